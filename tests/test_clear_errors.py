@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, errors
 from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
 from singanet.data import Dataset
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    GraphError,
-    ShapeError,
-    SignatureError,
-    SingaNetError,
-    StateMismatchError,
-    UnknownNameError,
-)
+from singanet.errors import ArgumentError, CallOrderError, ShapeError, SignatureError, SingaNetError
 from singanet.layers import Activation, Conv2D, Dense, Embedding, Expand, Flatten, Pad, RepeatVector
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
@@ -80,7 +71,7 @@ def test_a_file_that_lacks_a_layer(net, tmp_path):
     path = tmp_path / "weights.npz"
     write_state(path, {k: v for k, v in state.items() if not k.startswith("scores/")})
     targets = {name: Target(value.shape, value.dtype) for name, value in state.items()}
-    with open_state(path) as reader, pytest.raises(StateMismatchError) as caught:
+    with open_state(path) as reader, pytest.raises(errors.StateMismatchError) as caught:
         load_into(reader, targets, lambda name, array: pytest.fail(f"{name} was assigned"))
     message(caught, str(path), "received no scores/weight (8, 3), no scores/bias (3,);")
     table = caught.value.report.table().splitlines()
@@ -90,7 +81,7 @@ def test_a_file_that_lacks_a_layer(net, tmp_path):
 def test_a_summary_before_shapes_are_known():
     """Keras: a table of question marks with 0 parameters, and no error."""
     net = singanet.FeedForwardNet()
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(errors.GraphError) as caught:
         net.add(Dense("hidden", 8))
     assert "layer 'hidden'" in message(caught)
     assert "input_shape" in str(caught.value)
@@ -265,7 +256,7 @@ def test_names_that_other_libraries_have(net):
         (singanet.optimizer, "RMSprop", "it is RMSProp here"),
         (singanet.training.callbacks, "ReduceLROnPlateau", "it is ReduceOnPlateau here"),
     ]:
-        with pytest.raises(UnknownNameError, match=words) as caught:
+        with pytest.raises(errors.UnknownNameError, match=words) as caught:
             getattr(thing, name)
         message(caught)
         assert not hasattr(thing, name)

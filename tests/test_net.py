@@ -9,28 +9,11 @@ import weakref
 import numpy as np
 import pytest
 
+from singanet import errors
 from singanet import layers as nn
 from singanet.base.arguments import kEval, kTrain
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    GraphError,
-    ShapeError,
-    SignatureError,
-    UnknownNameError,
-)
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Concat,
-    Dense,
-    Dropout,
-    Dummy,
-    Input,
-    Layer,
-    Merge,
-    Slice,
-)
+from singanet.errors import ArgumentError, CallOrderError, ShapeError, UnknownNameError
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Dummy, Input, Merge
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet, load_model
 from singanet.optimizer import SGD, clip_by_global_norm
@@ -133,7 +116,7 @@ def test_an_unknown_name_in_output_is_refused_before_anything_runs():
 # -- what is released, and when ------------------------------------------------------------------
 
 
-class Spy(Layer):
+class Spy(nn.Layer):
     """Passes on, keeps a marker array, and remembers weak references to what went through."""
 
     def __init__(self, name, log):
@@ -394,7 +377,7 @@ def test_a_gradient_may_enter_at_a_layer_named_in_forwards_output():
 
 def test_a_layer_of_several_outputs_at_the_end_gives_and_takes_lists():
     fc, x = Dense("fc", 4, use_bias=False, input_sample_shape=(3,)), batch(2, 3)
-    net = FeedForwardNet([fc, Slice("cut", 1, [1])], seed=0)
+    net = FeedForwardNet([fc, nn.Slice("cut", 1, [1])], seed=0)
     assert [part.shape for part in net.forward(True, x)] == [(2, 1), (2, 3)]
     dy = [batch(2, 1), batch(2, 3)]
     _, item = net.backward(dy)
@@ -406,7 +389,7 @@ def test_a_layer_of_several_outputs_at_the_end_gives_and_takes_lists():
 
 def test_outputs_that_nobody_reads_get_a_zero_gradient():
     fc, x = Dense("fc", 4, use_bias=False, input_sample_shape=(3,)), batch(2, 3)
-    net = FeedForwardNet([fc, Slice("cut", 1, [1, 2])], seed=0)
+    net = FeedForwardNet([fc, nn.Slice("cut", 1, [1, 2])], seed=0)
     net.add(Dummy("middle"), ("cut", 1))
     y = net.forward(True, x)
     assert y.shape == (2, 1)
@@ -431,7 +414,7 @@ def stem(*layers, seed=2):
 def diamond(order, sources):
     widths = {"a": 2, "b": 5}
     sides = [(Dense(name, widths[name]), "stem") for name in order]
-    return stem(*sides, (Concat("both", 1), list(sources)), (Dense("out", 2), None))
+    return stem(*sides, (nn.Concat("both", 1), list(sources)), (Dense("out", 2), None))
 
 
 def shared():
@@ -456,7 +439,7 @@ GRAPHS = {
     "read by several": (lambda: stem(
         *((Dense(name, 4), "stem") for name in "abc"), (Merge("sum"), ["c", "a", "b", "stem"])),
         (3,)),
-    "read twice": (lambda: stem((Concat("twice", 1), ["stem", "stem"])), (3,)),
+    "read twice": (lambda: stem((nn.Concat("twice", 1), ["stem", "stem"])), (3,)),
     "split": (lambda: stem(
         (nn.Split("split", 2), "stem"), (Dense("a", 2), "split"), (Dense("b", 2), "split"),
         (Merge("sum"), ["a", "b"])), (3,)),
@@ -475,7 +458,7 @@ def test_gradients_go_by_edge(name):
 def test_graph_errors_come_before_anything_runs():
     net = mlp()
     net.add(Dense("loose", 2), "nobody")
-    with pytest.raises(GraphError, match="'nobody'"):
+    with pytest.raises(errors.GraphError, match="'nobody'"):
         net.forward(True, batch(2, 5))
 
 
@@ -525,8 +508,8 @@ def test_the_summary_names_layers_shapes_counts_and_sources():
     net = FeedForwardNet()
     net.add(Dummy("in", input_sample_shape=(4,)))
     net.add(BatchNormalization("bn"), "in")
-    net.add(Slice("cut", 1, [1]), "bn")
-    net.add(Concat("swap", 1), [("cut", 1), ("cut", 0)])
+    net.add(nn.Slice("cut", 1, [1]), "bn")
+    net.add(nn.Concat("swap", 1), [("cut", 1), ("cut", 0)])
     net.add(Dense("fc", 1000))
     lines = net.summary(width=0).splitlines()
     assert lines[2].split() == ["in", "Input", "(4,)", "0", "0"]
@@ -671,9 +654,9 @@ def test_the_arguments_of_fit_are_shown_to_who_asks_and_kept_to():
     net = mlp()
     net.compile("sgd", "mse")
     x, y = batch(4, 5), batch(4, 3)
-    with pytest.raises(SignatureError, match=r"^net\.fit: .*received epoch=; .*epochs"):
+    with pytest.raises(errors.SignatureError, match=r"^net\.fit: .*received epoch=; .*epochs"):
         net.fit(x, y, epoch=3)
-    with pytest.raises(SignatureError, match="received nothing for x"):
+    with pytest.raises(errors.SignatureError, match="received nothing for x"):
         net.fit(y=y)
     with pytest.raises(ArgumentError, match="net.fit, accumulate"):
         net.fit(x, y, accumulate=0)

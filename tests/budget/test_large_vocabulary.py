@@ -11,18 +11,9 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import layers as nn
 from singanet.errors import ArgumentError
-from singanet.layers import (
-    Activation,
-    Add,
-    Dense,
-    Embedding,
-    Input,
-    MultiHeadAttention,
-    Multiply,
-    RMSNorm,
-    RotaryEmbedding,
-)
+from singanet.layers import Activation, Add, Dense, Embedding, Input, MultiHeadAttention, RMSNorm
 from singanet.loss import Loss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy, MeanMetric, Perplexity, regression
 from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm, ClipByValue
@@ -46,12 +37,12 @@ def words_net(tied, loss, metric=None):
     x = table(ids)
     for k in (1, 2):
         attention = MultiHeadAttention(
-            f"att{k}", 4, use_bias=False, causal=True, num_kv_heads=2, rotary=RotaryEmbedding()
+            f"att{k}", 4, use_bias=False, causal=True, num_kv_heads=2, rotary=nn.RotaryEmbedding()
         )
         x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
         y = RMSNorm(f"after{k}")(x)
         gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", 2 * WIDTH, use_bias=False)(y))
-        y = Multiply(f"mul{k}")(gate, Dense(f"up{k}", 2 * WIDTH, use_bias=False)(y))
+        y = nn.Multiply(f"mul{k}")(gate, Dense(f"up{k}", 2 * WIDTH, use_bias=False)(y))
         x = Add(f"sum{k}")(x, Dense(f"down{k}", WIDTH, use_bias=False)(y))
     shared = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
     scores = Dense("head", WORDS, use_bias=False, **shared)(RMSNorm("norm")(x))

@@ -10,26 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
+from singanet import layers as nn
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.search import MEASURES
 from singanet.errors import ArgumentError
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    Input,
-    Layer,
-    LayerNorm,
-)
+from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
 
 
-class Doubled(Layer):
+class Doubled(nn.Layer):
     """A user's layer in Python, which keeps what it reads."""
 
     def setup(self, in_shape):
@@ -53,7 +43,7 @@ def image_net(width=8, norm=False, user=False, seed=0):
         net.add(Conv2D(f"conv{k}", width, 3, pad=1))
     if user:
         net.add(Doubled("doubled"))
-    net.add(Flatten("flat"))
+    net.add(nn.Flatten("flat"))
     net.add(Dense("fc", 4))
     return net
 
@@ -355,7 +345,9 @@ def at_random(seed):
     x = Input("x", (8, width))
     h = x
     for k in range(draw.randint(1, 4)):
-        y = Activation(f"act{k}", draw.choice(["relu", "tanh", "gelu"]))(LayerNorm(f"norm{k}")(h))
+        y = Activation(f"act{k}", draw.choice(["relu", "tanh", "gelu"]))(
+            nn.LayerNorm(f"norm{k}")(h)
+        )
         h = Add(f"add{k}")(h, Dense(f"fc{k}", width)(y))
     loss, head = SquaredError(), Dense("head", draw.choice([2, 300]))(h)
     net = singanet.FeedForwardNet(loss, inputs=x, outputs=head, seed=0)
@@ -413,9 +405,8 @@ def test_without_an_optimizer_nothing_is_gathered_beside_a_folder():
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_of_several_ranks_keeps_its_part_of_the_state(ranks):
-    net = singanet.FeedForwardNet(SquaredError(), seed=0)
-    net.add(Dense("a", 512, input_sample_shape=(256,)))
-    net.add(Dense("b", 256))
+    layers = [Dense("a", 512, input_sample_shape=(256,)), Dense("b", 256)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
     whole, least = net.plan(8, Adam()), net.plan(8, Adam(), ranks=ranks)
     state = whole.chosen.parts["optimizer state"]
     matrices = 2 * 2 * 4 * 512 * 256

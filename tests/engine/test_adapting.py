@@ -5,17 +5,9 @@ import pytest
 
 import singanet
 from singanet import Executor, FeedForwardNet
+from singanet import layers as nn
 from singanet.errors import ArgumentError, CallOrderError, ConfigError, UnknownNameError
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Dense,
-    Embedding,
-    GatedUnit,
-    Input,
-    MultiHeadAttention,
-    Reduce,
-)
+from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input, MultiHeadAttention
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Adam
 from singanet.testing import check_gradients, check_net_gradients
@@ -32,7 +24,7 @@ def net_of(seed=1):
     """Attention, a gated unit and a Dense; called as in published models."""
     layers = [
         MultiHeadAttention("attention", 2, num_kv_heads=1, input_sample_shape=(5, 8)),
-        GatedUnit("unit", 12, 8), Reduce("mean", "mean", axes=1), Dense("head", 3)
+        GatedUnit("unit", 12, 8), nn.Reduce("mean", "mean", axes=1), Dense("head", 3)
     ]  # fmt: skip
     return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=seed)
 
@@ -195,7 +187,7 @@ def test_what_is_trained_moves():
     net.step(X, Y, SGD(lr=0.1))
     assert moved(net, before) == {"head/weight", "head/weight.lora_a", "head/weight.lora_b"}
     fc = Dense("fc", 4, input_sample_shape=(6,))
-    net = chain(fc, BatchNormalization("norm"), Dense("top", 3))
+    net = chain(fc, nn.BatchNormalization("norm"), Dense("top", 3))
     net.adapt(1, "fc")
     before = values(net)
     net.step(X[:, 0, :6], Y, SGD(lr=0.1))

@@ -6,19 +6,10 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import layers as nn
 from singanet.device import Device
 from singanet.engine.fusion import fused
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    Input,
-    Layer,
-)
+from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import NumpyOps
 from singanet.optimizer import SGD
@@ -55,7 +46,9 @@ def residual(relu, norm=BatchNormalization):
     y = relu("relu1")(norm("norm1")(Conv2D("conv1", 16)(x)))
     z = norm("norm2")(Conv2D("conv2", 16)(y))
     y = relu("relu2")(Add("add")(z, y))
-    return FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=Dense("fc", 3)(Flatten("f")(y)))
+    return FeedForwardNet(
+        SoftmaxCrossEntropy(), inputs=x, outputs=Dense("fc", 3)(nn.Flatten("f")(y))
+    )
 
 
 def built(relu=Activation, norm=BatchNormalization):
@@ -130,7 +123,7 @@ def test_an_output_with_two_readers_is_left_alone():
     assert net.device.ops.relus == 1
 
 
-class Shifted(Layer):
+class Shifted(nn.Layer):
     """A user's layer that does the relu after it: y = max(x + shift, 0), in a pass of its own."""
 
     pure = True

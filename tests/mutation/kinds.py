@@ -449,9 +449,8 @@ class Keep(Callback):
 
 def trainer():
     """A net and its optimizer, compiled, and the callbacks of the fit."""
-    net = FeedForwardNet(loss.SoftmaxCrossEntropy(), metric.Accuracy(), seed=0)
-    net.add(layers.Dense("fc", 3, input_sample_shape=(4,)))
-    net.add(layers.BatchNormalization("bn"))
+    parts = [layers.Dense("fc", 3, input_sample_shape=(4,)), layers.BatchNormalization("bn")]
+    net = FeedForwardNet(parts, loss=loss.SoftmaxCrossEntropy(), metric=metric.Accuracy(), seed=0)
     optimizer = Adam(lr=0.01)
     net.compile(optimizer, metrics=[metric.Accuracy(), metric.F1()])
     return net, optimizer, [EMA(0.9), EarlyStopping(), Keep()]

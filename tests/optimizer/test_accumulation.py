@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.optimizer import (
-    SGD,
-    AccumulatingAdam,
-    AccumulatingSGD,
-    Accumulator,
-    Adam,
-    ClipByLayerNorm,
-    accumulating,
-)
+from singanet.optimizer import SGD, AccumulatingAdam, AccumulatingSGD, Accumulator, Adam
 from singanet.types import RowSparse
 
 rng = np.random.default_rng(0)
@@ -109,7 +102,7 @@ def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resum
             weights += float(made.weight)
             came |= {*indices.tolist()}
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(accumulating, "_AT_A_TIME", 64)
+                patch.setattr(opt.accumulating, "_AT_A_TIME", 64)
                 if k == 2:
                     foretold = made.preview(["w"], [w], [grad])[0]
                     parts = [g for _, _, (g,) in made._previewed_in_parts([(["w"], [w], [grad])])]
@@ -180,8 +173,8 @@ def test_a_refused_update_loses_nothing_and_gathers_nothing():
 def test_clipping_goes_inside_or_outside():
     grads = [np.array([3.0]), np.array([-1.0])]
     each, mean = np.zeros(1), np.zeros(1)
-    outside = ClipByLayerNorm(Accumulator(SGD(lr=1.0), 2), 1.0)
-    inside = Accumulator(ClipByLayerNorm(SGD(lr=1.0), 0.5), 2)
+    outside = opt.ClipByLayerNorm(Accumulator(SGD(lr=1.0), 2), 1.0)
+    inside = Accumulator(opt.ClipByLayerNorm(SGD(lr=1.0), 0.5), 2)
     for g in grads:
         outside.update(["w"], [each], [g])
         inside.update(["w"], [mean], [g])

@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.layers import Activation, Dense
 from singanet.loss import SquaredError
-from singanet.optimizer import (
-    SGD,
-    AccumulatingAdam,
-    Accumulator,
-    Adam,
-    AdamW,
-    BlockCoordinate,
-    ClipByGlobalNorm,
-    ClipByLayerNorm,
-    Optimizer,
-)
+from singanet.optimizer import SGD, AccumulatingAdam, Accumulator, Adam, AdamW, BlockCoordinate
 from singanet.training.callbacks import ModelCheckpoint
 from tests.kit.nets import values_of
 
@@ -49,7 +40,7 @@ def test_a_net_has_to_be_met():
     for state in ({}, {"*/block.steps": np.array(-1)}, {"*/block.steps": np.array(0.5)}):
         with pytest.raises(DataError, match="BlockCoordinate.load_state_dict"):
             rule().load_state_dict(state)
-    made = BlockCoordinate(ClipByLayerNorm(Adam(lr=0.1), 0.3), 7, "descending", 5)
+    made = BlockCoordinate(opt.ClipByLayerNorm(Adam(lr=0.1), 0.3), 7, "descending", 5)
     other = BlockCoordinate.from_config(json.loads(json.dumps(made.to_config())))
     assert other.to_config() == made.to_config()
     assert (other.steps, other.order, other.seed) == (7, "descending", 5)
@@ -156,7 +147,7 @@ def test_the_norm_is_that_of_the_block_where_clipping_is_inside():
     for names, _, found in plain.backward(plain.loss.backward()):
         grads |= zip(names, found, strict=True)
     norm = np.sqrt(sum((g**2).sum() for name, g in grads.items() if name.startswith("in")))
-    optimizer = BlockCoordinate(ClipByGlobalNorm(SGD(lr=1.0), 1e-3), order="ascending")
+    optimizer = BlockCoordinate(opt.ClipByGlobalNorm(SGD(lr=1.0), 1e-3), order="ascending")
     net.step(*data, optimizer)
     for name, value in values_of(plain).items():
         moved = grads[name] * 1e-3 / norm if name.startswith("in") else 0.0
@@ -174,7 +165,7 @@ def test_frozen_parameters_are_in_no_block():
     assert moved == {"h1.a/weight", "h1.a/bias", "out/weight", "out/bias"}
 
 
-class Mine(Optimizer):
+class Mine(opt.Optimizer):
     every = 2
 
     def _scalars(self, state, rate):

@@ -9,21 +9,7 @@ import pytest
 
 from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.optimizer import (
-    LAMB,
-    SGD,
-    Adam,
-    ClipByLayerNorm,
-    ClipByRunningNorm,
-    ClipByValue,
-    ClipNorm,
-    L1Regularizer,
-    L2Constraint,
-    L2Regularizer,
-    MaxNorm,
-    clip_by_global_norm,
-    global_norm,
-)
+from singanet.optimizer import SGD, ClipByRunningNorm, ClipByValue, L2Constraint, MaxNorm
 from singanet.optimizer.regularization import sum_of_squares
 from singanet.params.param import ParamSpec
 from singanet.types import RowSparse
@@ -48,9 +34,9 @@ def norm(grads):
 
 
 def test_penalties():
-    np.testing.assert_allclose(L2Regularizer(1e-4).apply(0, W, G), G + 1e-4 * W)
-    np.testing.assert_allclose(L1Regularizer(0.1).apply(0, W, G), G + 0.1 * np.sign(W))
-    regularizer = L2Regularizer(lambda step: 0.1 * step)
+    np.testing.assert_allclose(opt.L2Regularizer(1e-4).apply(0, W, G), G + 1e-4 * W)
+    np.testing.assert_allclose(opt.L1Regularizer(0.1).apply(0, W, G), G + 0.1 * np.sign(W))
+    regularizer = opt.L2Regularizer(lambda step: 0.1 * step)
     np.testing.assert_allclose(regularizer.apply(0, W, G, step=3), G + 0.3 * W)
     np.testing.assert_allclose(regularizer.apply(0, W, G), G)
     w, optimizer = W.copy(), SGD(lr=1.0, regularizer=regularizer)
@@ -77,7 +63,7 @@ def test_singas_constraint():
 def test_clip_norm(size):
     g = rng.normal(size=(3, 4))
     g *= size / np.linalg.norm(g)
-    np.testing.assert_allclose(ClipNorm(1.0).apply(0, g, g), g * min(1.0, 1.0 / size))
+    np.testing.assert_allclose(opt.ClipNorm(1.0).apply(0, g, g), g * min(1.0, 1.0 / size))
     (arrived,) = moved(SGD(lr=1.0, constraint=1.0), [g], scale=2.0)
     np.testing.assert_allclose(arrived, 2 * g * min(1.0, 1.0 / (2 * size)))
 
@@ -105,8 +91,8 @@ def test_max_norm_of_kernels_is_keras_own():
     np.testing.assert_allclose(ours.transpose(2, 3, 1, 0), np.asarray(theirs), rtol=1e-6)
 
 
-WHOLE = [ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
-RULES = [*(partial(SGD, lr=0.5, constraint=each) for each in WHOLE), partial(LAMB, lr=0.5)]
+WHOLE = [opt.ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
+RULES = [*(partial(SGD, lr=0.5, constraint=each) for each in WHOLE), partial(opt.LAMB, lr=0.5)]
 
 
 @pytest.mark.parametrize("make", RULES)
@@ -149,13 +135,13 @@ def test_by_value():
 def test_by_layer_norm(scale):
     rows = RowSparse(np.array([1, 3]), rng.normal(size=(2, 2)))
     grads = [rng.normal(size=(3, 4)), rows, rng.normal(size=4)]
-    arrived = moved(ClipByLayerNorm(SGD(lr=1.0), 0.7), grads, scale)
+    arrived = moved(opt.ClipByLayerNorm(SGD(lr=1.0), 0.7), grads, scale)
     size = norm(grads) * abs(scale)
     assert norm(arrived) == pytest.approx(min(size, 0.7))
     factor = scale * min(1.0, 0.7 / size)
     np.testing.assert_allclose(arrived[0], factor * grads[0])
     np.testing.assert_allclose(arrived[1][[1, 3]], factor * rows.rows)
-    (zero,) = moved(ClipByLayerNorm(SGD(lr=1.0), 0.7), [np.zeros(3)])
+    (zero,) = moved(opt.ClipByLayerNorm(SGD(lr=1.0), 0.7), [np.zeros(3)])
     np.testing.assert_array_equal(zero, 0)
 
 
@@ -176,12 +162,12 @@ class Layers:
 def test_by_global_norm_equals_pytorchs(limit):
     grads = [rng.normal(size=(3, 4)), rng.normal(size=5), rng.normal(size=(2, 2))]
     net = Layers(grads)
-    assert clip_by_global_norm(SGD(lr=1.0), limit, net) == pytest.approx(norm(grads))
+    assert opt.clip_by_global_norm(SGD(lr=1.0), limit, net) == pytest.approx(norm(grads))
     assert net.runs == 2
     for value, g in zip(net.values, grads, strict=True):
         np.testing.assert_allclose(-value, g * min(1.0, limit / norm(grads)))
-    assert global_norm(Layers(grads)()) == pytest.approx(norm(grads))
-    assert global_norm([(["a"], [np.zeros(2)], [None])]) == 0
+    assert opt.global_norm(Layers(grads)()) == pytest.approx(norm(grads))
+    assert opt.global_norm([(["a"], [np.zeros(2)], [None])]) == 0
     torch = pytest.importorskip("torch")
     peers = [torch.nn.Parameter(torch.zeros(g.shape, dtype=torch.float64)) for g in grads]
     for peer, g in zip(peers, grads, strict=True):
@@ -194,7 +180,7 @@ def test_by_global_norm_equals_pytorchs(limit):
 def test_gradients_without_a_norm_change_nothing():
     net = Layers([np.ones(2), np.array([np.inf, 1.0])])
     with pytest.raises(ArgumentError, match="finite norm; received a norm of inf"):
-        clip_by_global_norm(SGD(lr=1.0), 1.0, net)
+        opt.clip_by_global_norm(SGD(lr=1.0), 1.0, net)
     assert not any(value.any() for value in net.values)
 
 
@@ -225,7 +211,7 @@ def test_a_refused_update_or_state_leaves_the_estimate():
 
 WRAPPERS = [
     lambda inner: ClipByValue(inner, 0.3),
-    lambda inner: ClipByLayerNorm(inner, 0.5),
+    lambda inner: opt.ClipByLayerNorm(inner, 0.5),
     lambda inner: ClipByRunningNorm(inner, 0.5),
     lambda inner: ClipByRunningNorm(inner, 0.5, decay=0.5),
     lambda inner: ClipByValue(ClipByRunningNorm(inner, 0.5), 0.3),
@@ -248,7 +234,7 @@ def test_resume_is_exact_and_specs_pass_through(wrap):
         return optimizer
 
     whole, halved = ([np.ones((2, 3)), np.ones(4)] for _ in range(2))
-    one, first = (registered(wrap(Adam(lr=0.1))) for _ in range(2))
+    one, first = (registered(wrap(opt.Adam(lr=0.1))) for _ in range(2))
     second = registered(type(one).from_config(json.loads(json.dumps(one.to_config()))))
     steps(one, whole, range(5))
     steps(first, halved, range(2))
@@ -262,15 +248,16 @@ def test_resume_is_exact_and_specs_pass_through(wrap):
 # --- refusals -------------------------------------------------------------------------------------
 
 INNER, NAN, INF = SGD(lr=0.1), math.nan, math.inf
-BAD = [(kind, (bad,), "coefficient")
-       for kind in (L1Regularizer, L2Regularizer) for bad in (-1.0, NAN, "x", None)]  # fmt: skip
+BAD = [(kind, (bad,), "coefficient") for bad in (-1.0, NAN, "x", None)
+       for kind in (opt.L1Regularizer, opt.L2Regularizer)]  # fmt: skip
 BAD += [(kind, (bad,), "threshold")
-        for kind in (ClipNorm, L2Constraint, MaxNorm) for bad in (0, -1.0, INF, "x")]  # fmt: skip
+        for bad in (0, -1.0, INF, "x") for kind in (opt.ClipNorm, L2Constraint, MaxNorm)
+]  # fmt: skip
 BAD += [(kind, (INNER, bad), "limit|max_norm")
-        for kind in (ClipByValue, ClipByLayerNorm, ClipByRunningNorm, opt.ClipByGlobalNorm)
+        for kind in (ClipByValue, opt.ClipByLayerNorm, ClipByRunningNorm, opt.ClipByGlobalNorm)
         for bad in (-1.0, NAN, "1")]  # fmt: skip
 BAD += [(ClipByRunningNorm, (INNER, 1.0, bad), "decay") for bad in (-1.0, NAN, "1")]
-BAD += [(clip_by_global_norm, (INNER, bad, list), "max_norm") for bad in (-1.0, NAN, "1")]
+BAD += [(opt.clip_by_global_norm, (INNER, bad, list), "max_norm") for bad in (-1.0, NAN, "1")]
 BAD += [(MaxNorm, (1.0, "rows"), "axis"), (ClipByValue, (0.1, INNER), "received float")]
 
 

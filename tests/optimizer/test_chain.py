@@ -10,15 +10,7 @@ import pytest
 from singanet import optimizer as opt
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adam,
-    ClipByGlobalNorm,
-    ClipByLayerNorm,
-    ClipByValue,
-    MixedPrecision,
-)
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, ClipByValue, MixedPrecision
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.mixed_precision import ScaledUpdates
@@ -74,7 +66,7 @@ def test_the_bytes_of_state_before_and_after_the_first_update():
     spec = ParamSpec("a")
     param = Param(spec, (3, 4), Constant(0.0))
     param.dtype = np.dtype(np.float16)
-    adam = Adam(lr=0.1)
+    adam = opt.Adam(lr=0.1)
     plain, scaled = UpdateChain(adam), UpdateChain(ScaledUpdates(adam, MixedPrecision()))
     assert plain.slots_of(param) == dict.fromkeys(adam.slots, ((3, 4), np.dtype(np.float16)))
     assert (plain.state_bytes(param), scaled.state_bytes(param)) == (2 * 2 * 12, 2 * 4 * 12)
@@ -113,7 +105,7 @@ def test_only_means_are_weighed_and_what_needs_all_gradients():
     assert not UpdateChain(plain_sum)._weighs
     assert not UpdateChain(rule)._weighs
     assert not UpdateChain(rule)._holds_all
-    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2))._holds_all
+    assert not UpdateChain(Accumulator(opt.ClipByLayerNorm(rule, 1.0), 2))._holds_all
     assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))._holds_all
     assert UpdateChain(ScaledUpdates(rule, MixedPrecision()))._holds_all
     assert not UpdateChain(rule).knows_norm()
@@ -207,7 +199,7 @@ def test_the_norm_is_that_of_the_mean_of_micro_batches():
     np.testing.assert_allclose(np.concatenate(values), [-0.6, -0.8])
 
 
-@pytest.mark.parametrize("around", [ClipByValue, ClipByLayerNorm, opt.ClipByRunningNorm])
+@pytest.mark.parametrize("around", [ClipByValue, opt.ClipByLayerNorm, opt.ClipByRunningNorm])
 def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around):
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     with pytest.raises(ArgumentError, match=f"{around.__name__} around it"):

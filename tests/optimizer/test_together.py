@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.optimizer import (
-    SGD,
-    AccumulatingAdam,
-    Adam,
-    AdamW,
-    ClipByValue,
-    ClipNorm,
-    L1Regularizer,
-)
+from singanet import optimizer as opt
+from singanet.optimizer import SGD, AccumulatingAdam, Adam, AdamW, ClipByValue, ClipNorm
 from singanet.optimizer.chain import Together
 from singanet.optimizer.schedules import Cosine
 from singanet.params.param import ParamSpec
@@ -26,7 +19,7 @@ JOINED = {name: rule for name, rule in KINDS.items() if not (rule.whole or "fold
     "decay": lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
     "schedule": lambda: Adam(lr=Cosine(0.1, 9)),
     "AdamW": lambda: AdamW(lr=0.1, weight_decay=0.1),
-    "L1": lambda: Adam(lr=0.1, regularizer=L1Regularizer(0.01)),
+    "L1": lambda: Adam(lr=0.1, regularizer=opt.L1Regularizer(0.01)),
 }
 APART = {name: rule for name, rule in KINDS.items() if rule.whole} | {
     "own schedule": lambda: Adam(lr=lambda step: 0.1 / (1 + step)),

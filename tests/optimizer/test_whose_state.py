@@ -9,18 +9,11 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, load_model
+from singanet import optimizer as opt
 from singanet.executor import Executor
 from singanet.layers import Activation, BatchNormalization, Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adam,
-    ClipByGlobalNorm,
-    ClipByRunningNorm,
-    MixedPrecision,
-    schedules,
-)
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, MixedPrecision, schedules
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((12, 8, 4)).astype(np.float32)
@@ -30,7 +23,7 @@ OPTIMIZERS = {
     "adam": lambda: Adam(0.01),
     "momentum": lambda: SGD(schedules.Exponential(0.1, 3, 0.5), momentum=0.9),
     "accumulator": lambda: Accumulator(Adam(0.01), 3),
-    "running norm": lambda: ClipByRunningNorm(Adam(0.01), 0.1),
+    "running norm": lambda: opt.ClipByRunningNorm(Adam(0.01), 0.1),
     "global norm": lambda: ClipByGlobalNorm(Adam(0.01), 0.1),
 }
 

@@ -9,19 +9,9 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import Input
+from singanet import layers as nn
 from singanet.errors import ArgumentError
-from singanet.layers import (
-    LSTM,
-    Activation,
-    Add,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    Layer,
-    LayerNorm,
-)  # fmt: skip
+from singanet.layers import LSTM, Activation, Add, BatchNormalization, Conv2D, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from tests.program.twins import Twins, expect_items_same
@@ -161,7 +151,7 @@ def images(blocks=6):
     for k in range(blocks):
         y = BatchNormalization(f"norm{k}")(Conv2D(f"conv{k}", 8, 3)(h))
         h = Add(f"sum{k}")([Activation(f"relu{k}")(y), h])
-    y = Dense("top", 4)(Flatten("flat")(h))
+    y = Dense("top", 4)(nn.Flatten("flat")(h))
     return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=y, seed=1)
 
 
@@ -267,7 +257,7 @@ class WritesGlobal(Alike):
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
     x = Input("x", (6,))
-    user: Layer = kind("user")
+    user: nn.Layer = kind("user")
     user.recompute = True
     y = Dense("top", 4)(user(BatchNormalization("norm")(Dropout("drop", 0.5)(x))))
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=y, seed=1)
@@ -362,7 +352,7 @@ def test_other_ready_nets_have_the_same_bits(name):
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_shared_layer_goes_back_by_the_parameters_of_its_forward(level, recorded):
     x = Input("x", (4,))
-    norm = LayerNorm("norm")
+    norm = nn.LayerNorm("norm")
     hidden = Dense("d2", 4)(Dense("d1", 4)(norm(norm(x))))
     net = singanet.FeedForwardNet(
         inputs=x, outputs=Dense("out", 3)(hidden), loss=SquaredError(), seed=0
