@@ -1,7 +1,5 @@
 """Cases of layers as rows of a table, what layers refuse, and functions of PyTorch beside them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -93,3 +91,9 @@ def beside_torch(make, shape, function, dtype=np.float32, batch=3, x=None, exact
             close = 0 if exact else 1e-5 if dtype == np.float32 else 1e-11
             room = close * max(1.0, float(np.abs(want).max(initial=0)))
             np.testing.assert_allclose(found[name], want, rtol=close, atol=room, err_msg=name)
+
+
+def built(layer, shapes):
+    """``layer``, built for samples of ``shapes``."""
+    layer.build(shapes)
+    return layer

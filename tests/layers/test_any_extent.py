@@ -4,37 +4,19 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import layers as nn
 from singanet.errors import ShapeError
-from singanet.layers import (
-    GRU,
-    Activation,
-    Concat,
-    Conv1D,
-    Dense,
-    DepthwiseConv1D,
-    Embedding,
-    Index,
-    Input,
-    LayerNorm,
-    MatMul,
-    Permute,
-    Reshape,
-    Scale,
-    Slice,
-    Softmax,
-    TimeDistributed,
-)
+from singanet.layers import Concat, Conv1D, Dense, Index, Input, LayerNorm, MatMul, Reshape, Scale
 from singanet.testing import check_net_gradients
 
 
 def language_model():
-    net = FeedForwardNet(seed=0)
-    net.add(Embedding("chars", 7, 5, input_sample_shape=(None,)))
-    net.add(GRU("gru", 4))
-    net.add(LayerNorm("norm"))
-    net.add(Activation("tanh", "tanh"))
-    net.add(TimeDistributed("scores", Dense("fc", 7)))
-    net.add(Softmax("chance", axis=-1))
+    layers = [
+        nn.Embedding("chars", 7, 5, input_sample_shape=(None,)), nn.GRU("gru", 4),
+        LayerNorm("norm"), nn.Activation("tanh", "tanh"),
+        nn.TimeDistributed("scores", Dense("fc", 7)), nn.Softmax("chance", axis=-1),
+    ]  # fmt: skip
+    net = FeedForwardNet(layers, seed=0)
     return net
 
 
@@ -53,13 +35,13 @@ def test_one_net_takes_every_length():
 def moved():
     """A net whose layers move, join and look beside what has any number of steps."""
     x = Input("x", (None, 4))
-    transposed = Permute("turn", (2, 1))(x)
-    near = DepthwiseConv1D("deep", 3)(Conv1D("near", 4, 3)(transposed))
+    transposed = nn.Permute("turn", (2, 1))(x)
+    near = nn.DepthwiseConv1D("deep", 3)(Conv1D("near", 4, 3)(transposed))
     y = Concat("both", 1)([near, Scale("scale")(transposed)])
-    a, b = Slice("parts", 1, [6])(y)
+    a, b = nn.Slice("parts", 1, [6])(y)
     heads = Reshape("heads", (3, 2, -1))(a)
     seen = MatMul("scores", transpose_a=True)([heads, heads])
-    mixed = Reshape("back", (6, -1))(MatMul("mix")([heads, Softmax("chance", -1)(seen)]))
+    mixed = Reshape("back", (6, -1))(MatMul("mix")([heads, nn.Softmax("chance", -1)(seen)]))
     ends = [mixed[:, :, 0], mixed[:, :, -1], b[:, :, ::-1][:, :, 0]]
     return FeedForwardNet(inputs=[x], outputs=Concat("ends", 1)(ends), seed=0)
 
@@ -98,7 +80,7 @@ def slow_convolution(x, weight, bias):
     (lambda: Reshape("r", (2, -1)), (None, 4)), (lambda: Reshape("r", (2, 2)), (None, 4)),
     (lambda: Reshape("r", (-1, 4)), (None, None)), (lambda: Index("r", [1]), (None, 4)),
     (lambda: Index("r", [(1, None, None)]), (None, 4)), (lambda: Scale("r"), (None, 4)),
-    (lambda: Slice("r", 1, [2]), (None, 4)),
+    (lambda: nn.Slice("r", 1, [2]), (None, 4)),
     (lambda: Conv1D("r", 2, padding_mode="reflect"), (4, None)),
     (lambda: Conv1D("r", 2), (None, 4)),
 ])  # fmt: skip
@@ -130,4 +112,4 @@ def test_an_axis_that_parameters_span_must_be_known():
         LayerNorm("norm", axis=1).build((None, 4))
     net = FeedForwardNet()
     with pytest.raises(ShapeError, match="layer 'inner'"):
-        net.add(TimeDistributed("steps", Dense("inner", 3), input_sample_shape=(5, None)))
+        net.add(nn.TimeDistributed("steps", Dense("inner", 3), input_sample_shape=(5, None)))

@@ -10,20 +10,7 @@ from hypothesis import strategies as st
 
 from singanet import layers
 from singanet.errors import ArgumentError, ShapeError, SignatureError, UnknownNameError
-from singanet.layers import (
-    AvgPooling1D,
-    Conv1D,
-    Conv2D,
-    Conv2DTranspose,
-    Conv3D,
-    Dense,
-    DepthwiseConv2D,
-    Flatten,
-    MaxPooling1D,
-    MaxPooling2D,
-    SeparableConv2D,
-    Upsampling2D,
-)
+from singanet.layers import Conv1D, Conv2D, Conv2DTranspose, Conv3D, DepthwiseConv2D, Upsampling2D
 from singanet.net import FeedForwardNet
 from singanet.ops.numpy import windows
 from singanet.testing import LayerCase, check_net_gradients
@@ -275,7 +262,7 @@ def test_any_geometry(size, kernel, stride, pad, dilation, groups, per_group, se
 
 def beside(shape, filters, kernel=3, mode=None, **given):
     """A convolution and PyTorch's; a border by ``mode`` is put there before."""
-    rank = len(shape) - 1
+    rank, given = len(shape) - 1, {"pad": 0, **given}
     more = {} if mode is None else {"padding_mode": mode}
 
     def theirs(f, x, p):
@@ -286,14 +273,8 @@ def beside(shape, filters, kernel=3, mode=None, **given):
         weight = p["weight"].reshape(filters, -1, *each(kernel, rank))
         return getattr(f, f"conv{rank}d")(x, weight, p["bias"], **options)
 
-    make = partial(getattr(layers, f"Conv{rank}D"), "it", filters, kernel, pad=0, **more)
-    return (
-        partial(make, **given)
-        if "pad" not in given
-        else partial(getattr(layers, f"Conv{rank}D"), "it", filters, kernel, **given, **more),
-        shape,
-        theirs,
-    )
+    kind = getattr(layers, f"Conv{rank}D")
+    return partial(kind, "it", filters, kernel, **given, **more), shape, theirs
 
 
 def beside_transposed(shape, filters, kernel=3, **given):
@@ -350,7 +331,7 @@ PEERS = {
     "depthwise": beside_depthwise(1, 1),
     "depthwise, strided": beside_depthwise(1, 2),
     "depthwise, multiplied": beside_depthwise(3, 2),
-    "separable": (partial(SeparableConv2D, "it", 6, 3, 2, pad=2, dilation=2, use_bias=False),
+    "separable": (partial(layers.SeparableConv2D, "it", 6, 3, 2, pad=2, dilation=2, use_bias=False),
                   (4, 9, 8), both_convolutions),
     **{f"{mode}, {size}": (partial(Upsampling2D, "it", size, mode=mode), (3, 5, 6),
                            lambda f, x, p, size=size, mode=mode:
@@ -383,18 +364,28 @@ def test_a_transposed_convolution_shares_the_weight_of_the_convolution():
     assert down.params["weight"] is up.params["weight"]
 
 
-def test_images_come_out_as_views_of_channels_last_memory():
+def test_images_are_views_of_channels_last_memory_and_weights_channel_major():
     x = np.ones((2, 3, 6, 5), np.float32)
     y, dx, _ = run(Conv2D("conv", 4), x, np.ones((2, 4, 6, 5), np.float32))
     assert y.shape == (2, 4, 6, 5)
     assert y.transpose(0, 2, 3, 1).flags.c_contiguous
     assert dx.shape == x.shape
     assert dx.strides[1] == dx.itemsize
+    x, weight = np.zeros((1, 2, 3, 4), np.float32), np.arange(24, dtype=np.float32)[None]
+    x[0, 1, 2, 3] = 1.0
+    layer = Conv2D("conv", 1, kernel=(3, 4), border_mode="valid", use_bias=False)
+    assert run(layer, x, weight=weight).item() == weight[0, 1 * 12 + 2 * 4 + 3]
 
 
 def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
     singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048}
-    for kind, *rest in ((Conv2D, 4), (Conv1D, 4), (Conv3D, 4), (MaxPooling2D,), (AvgPooling1D,)):
+    for kind, *rest in (
+        (Conv2D, 4),
+        (Conv1D, 4),
+        (Conv3D, 4),
+        (layers.MaxPooling2D,),
+        (layers.AvgPooling1D,),
+    ):
         assert not singas.keys() & inspect.signature(kind).parameters.keys()
         layer = kind("c", *rest, **singas)
         assert not singas.keys() & layer.arguments.keys()
@@ -405,13 +396,12 @@ def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
 
 
 def test_layers_follow_each_other_in_a_net(rng):
-    net = FeedForwardNet(seed=0)
-    net.add(Conv1D("conv1", 3, 3, input_sample_shape=(12,)))
-    net.add(MaxPooling1D("max", 2, 2, border_mode="valid"))
-    net.add(Conv1D("conv2", 2, 3, stride=2))
-    net.add(AvgPooling1D("avg", 3, 1))
-    net.add(Flatten("flat"))
-    net.add(Dense("fc", 2))
+    parts = [
+        Conv1D("conv1", 3, 3, input_sample_shape=(12,)),
+        layers.MaxPooling1D("max", 2, 2, border_mode="valid"), Conv1D("conv2", 2, 3, stride=2),
+        layers.AvgPooling1D("avg", 3, 1), layers.Flatten("flat"), layers.Dense("fc", 2),
+    ]  # fmt: skip
+    net = FeedForwardNet(parts, seed=0)
     check_net_gradients(net, rng.standard_normal((3, 12)))
 
 
@@ -441,12 +431,14 @@ def test_a_subclass_sees_sequences_and_may_be_called_by_position(rng):
         np.testing.assert_array_equal(doubled, 2 * plain)
 
 
-def test_causal_is_that_of_keras():
+def test_causal_is_that_of_keras(rng):
     keras = pytest.importorskip("keras")
-    theirs = keras.layers.Conv1D(3, 4, strides=2, padding="causal")
-    x = np.random.default_rng(0).standard_normal((2, 9, 5)).astype(np.float32)
+    theirs, ours = (
+        keras.layers.Conv1D(3, 4, strides=2, padding="causal"),
+        Conv1D("conv", 3, 4, 2, "causal"),
+    )
+    x = rng.standard_normal((2, 9, 5)).astype(np.float32)
     wanted = keras.ops.convert_to_numpy(theirs(x))
-    ours = Conv1D("conv", 3, 4, 2, "causal")
     ours.build((5, 9))
     kernel, bias = theirs.get_weights()
     ours.params["weight"].value[...] = kernel.transpose(2, 1, 0).reshape(3, -1)
@@ -494,21 +486,12 @@ def test_pads_as_keras(axes, rng):
 
 def test_a_decoder_of_keras_by_its_file_of_weights(tmp_path, rng):
     keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
-    x = rng.standard_normal((2, 4, 5, 3)).astype(np.float32)
-    peer = keras.Sequential(
-        [
-            keras.Input((4, 5, 3)),
-            keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same"),
-            keras.layers.Conv2DTranspose(2, (2, 5), strides=(3, 2), padding="same"),
-        ]
-    )
+    x, up = rng.standard_normal((2, 4, 5, 3)).astype(np.float32), keras.layers.Conv2DTranspose
+    theirs = [up(4, 3, strides=2, padding="same"), up(2, (2, 5), strides=(3, 2), padding="same")]
+    peer = keras.Sequential([keras.Input((4, 5, 3)), *theirs])
     peer.save_weights(tmp_path / "decoder.weights.h5")
-    net = FeedForwardNet(
-        [
-            Conv2DTranspose("one", 4, 3, 2, border_mode="keras_same", input_sample_shape=(3, 4, 5)),
-            Conv2DTranspose("two", 2, (2, 5), (3, 2), border_mode="keras_same"),
-        ]
-    )
+    one = Conv2DTranspose("one", 4, 3, 2, border_mode="keras_same", input_sample_shape=(3, 4, 5))
+    net = FeedForwardNet([one, Conv2DTranspose("two", 2, (2, 5), (3, 2), border_mode="keras_same")])
     assert net.load(tmp_path / "decoder.weights.h5").complete
     y = net.predict(x.transpose(0, 3, 1, 2))
     np.testing.assert_allclose(y.transpose(0, 2, 3, 1), peer.predict(x, verbose=0), atol=1e-5)
@@ -528,7 +511,7 @@ BAD = [
     (Conv3D, {"kernel_size": [(3, 3)]}),
     (Conv2DTranspose, {"filters": [0], "output_padding": [3]}),
     (DepthwiseConv2D, {"depth_multiplier": [0]}),
-    (SeparableConv2D, {"depth_multiplier": [0]}),
+    (layers.SeparableConv2D, {"depth_multiplier": [0]}),
     (Upsampling2D, {"interpolation": ["bilinaer"], "size": [1.5]}),
 ]  # fmt: skip
 CHANNELS, STEPS = r"\(channels, height, width\)", r"\(channels, length\)"
@@ -557,7 +540,7 @@ WRONG_SHAPES = [
     (Conv2DTranspose("it", 2, 3, pad=2), "expected images larger than the padding", (3, 2, 2)),
     (DepthwiseConv2D("it"), f"expected .*{CHANNELS}", (3, 4)),
     (DepthwiseConv2D("it", 5, border_mode="valid"), "expected images at least as large", (3, 4, 4)),
-    (SeparableConv2D("it", 3), CHANNELS, (4, 5)),
+    (layers.SeparableConv2D("it", 3), CHANNELS, (4, 5)),
     (Upsampling2D("it"), f"expected .*{CHANNELS}", (3, 4)),
 ]  # fmt: skip
 
@@ -599,12 +582,3 @@ def test_the_reference_values_of_singa():
     assert grads["weight"].shape == (1, 9)
     np.testing.assert_allclose(grads["weight"].ravel(), by_hand, rtol=1e-6)
     np.testing.assert_allclose(grads["bias"], [1.0], rtol=1e-6)
-
-
-def test_weights_are_channel_major_then_rows_then_columns():
-    x = np.zeros((1, 2, 3, 4), np.float32)
-    x[0, 1, 2, 3] = 1.0
-    layer = Conv2D("conv", 1, kernel=(3, 4), border_mode="valid", use_bias=False)
-    weight = np.arange(24, dtype=np.float32)[None]
-    y = run(layer, x, weight=weight)
-    assert y.item() == weight[0, 1 * 12 + 2 * 4 + 3]

@@ -8,7 +8,7 @@ import pytest
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import AlphaDropout, Context, Dropout, GaussianNoise, SpatialDropout
 from singanet.ops import numpy_ops
-from tests.kit.layers import case, cases, expect_refused, refuses
+from tests.kit.layers import built, case, cases, expect_refused, refuses
 
 
 def unchanged(make, shape=(3, 4, 5)):
@@ -35,8 +35,7 @@ def context(seed=0, train=True, keep=True):
 
 
 def made(p):
-    layer = Dropout("drop", p)
-    layer.build((100, 100))
+    layer = built(Dropout("drop", p), (100, 100))
     return layer
 
 
@@ -95,16 +94,14 @@ def test_output_shape_of_singa():
 
 @pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2)), (0, (1, 2, 3))])
 def test_channels_are_dropped_as_a_whole(axis, alone):
-    layer = SpatialDropout("drop", 0.5, axis=axis)
-    layer.build((20, 6, 20))
+    layer = built(SpatialDropout("drop", 0.5, axis=axis), (20, 6, 20))
     y = layer.forward(context(), np.ones((4, 20, 6, 20)))
     np.testing.assert_array_equal(y.max(axis=alone), y.min(axis=alone))
     assert set(np.unique(y)) == {0.0, 2.0}
 
 
 def test_alpha_dropout_keeps_mean_and_variance():
-    layer = AlphaDropout("drop", 0.4)
-    layer.build((100, 100))
+    layer = built(AlphaDropout("drop", 0.4), (100, 100))
     y = layer.forward(context(), np.random.default_rng(1).standard_normal((20, 100, 100)))
     assert abs(y.mean()) < 0.01
     assert abs(y.var() - 1) < 0.02
@@ -115,8 +112,7 @@ def test_alpha_dropout_keeps_mean_and_variance():
 
 
 def test_noise_is_normal_and_of_the_deviation():
-    layer = GaussianNoise("noise", 0.5)
-    layer.build((100, 100))
+    layer = built(GaussianNoise("noise", 0.5), (100, 100))
     y = layer.forward(context(), np.ones((20, 100, 100), np.float32)) - 1
     assert y.dtype == np.float32
     assert abs(y.mean()) < 0.005

@@ -7,33 +7,9 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
+from singanet import layers as nn
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
-from singanet.layers import (
-    Activation,
-    Add,
-    Average,
-    Cast,
-    Clip,
-    Compare,
-    Dense,
-    Divide,
-    Dot,
-    Embedding,
-    GlobalAvgPooling2D,
-    Index,
-    MatMul,
-    Maximum,
-    Merge,
-    Minimum,
-    Multiply,
-    Operation,
-    Power,
-    Reshape,
-    Scale,
-    Subtract,
-    TimeDistributed,
-    Where,
-)
+from singanet.layers import Cast, Compare, Dense, MatMul, Merge, Multiply, Operation, Scale, Where
 from singanet.layers.elementwise import OPERATIONS
 from singanet.testing import check_net_gradients
 from tests.kit.layers import case, cases, expect_refused, refuses, run
@@ -81,12 +57,12 @@ CASES = {
     "remainder": remainder("remainder", math.fmod),
     "power": case(lambda: Operation("it", "power"), [(3, 2), (3, 1)],
                   lambda p, x: np.exp(x[1] * np.log(x[0])), positive),
-    "Power": case(lambda: Power("cube", 3), (3, 2), lambda p, x: x * x * x),
-    "Power, root": case(lambda: Power("root", 0.5), (4,), lambda p, x: np.exp(0.5 * np.log(x)),
+    "Power": case(lambda: nn.Power("cube", 3), (3, 2), lambda p, x: x * x * x),
+    "Power, root": case(lambda: nn.Power("root", 0.5), (4,), lambda p, x: np.exp(0.5 * np.log(x)),
                         positive),
-    "Clip": case(lambda: Clip("bounded", -0.4, 0.7), (3, 4), lambda p, x:
+    "Clip": case(lambda: nn.Clip("bounded", -0.4, 0.7), (3, 4), lambda p, x:
                  np.where(x < -0.4, -0.4, np.where(x > 0.7, 0.7, x))),
-    "Index": case(lambda: Index("part", [-1, (None, None, -2)]), (3, 5, 4),
+    "Index": case(lambda: nn.Index("part", [-1, (None, None, -2)]), (3, 5, 4),
                   lambda p, x: x[:, 2][:, [4, 2, 0]]),
     "Scale": case(lambda: Scale("scale"), (3, 2, 4), lambda p, x:
                   np.einsum("nchw,c->nchw", x, p["gamma"]) + p["beta"][:, None, None]),
@@ -111,26 +87,28 @@ CASES = {
                     lambda p, x: np.sign(x[0] - x[1]) == 1),
     "Compare with a number": case(lambda: Compare("few", "<=", 0.25), (4,),
                                   lambda p, x: np.sign(x - 0.25) < 1),
-    "Add": case(lambda: Add("sum"), THREE, lambda p, x: np.sum(x, axis=0)),
+    "Add": case(lambda: nn.Add("sum"), THREE, lambda p, x: np.sum(x, axis=0)),
     # The first two together have the shape of neither, nor has any input that of the output.
-    "Add, spread": case(lambda: Add("sum"), [(2, 1, 1), (1, 1, 4), (1, 3, 1)],
+    "Add, spread": case(lambda: nn.Add("sum"), [(2, 1, 1), (1, 1, 4), (1, 3, 1)],
                         lambda p, x: x[0] + x[1] + x[2]),
-    "Average": case(lambda: Average("mean"), THREE, lambda p, x: np.mean(x, axis=0)),
-    "Average, spread": case(lambda: Average("mean"), [(2, 3), (1, 3)],
+    "Average": case(lambda: nn.Average("mean"), THREE, lambda p, x: np.mean(x, axis=0)),
+    "Average, spread": case(lambda: nn.Average("mean"), [(2, 3), (1, 3)],
                             lambda p, x: (x[0] + x[1]) / 2),
-    "Maximum": case(lambda: Maximum("max"), THREE, lambda p, x: np.max(x, axis=0)),
-    "Maximum, spread": case(lambda: Maximum("max"), SPREAD,
+    "Maximum": case(lambda: nn.Maximum("max"), THREE, lambda p, x: np.max(x, axis=0)),
+    "Maximum, spread": case(lambda: nn.Maximum("max"), SPREAD,
                             lambda p, x: np.where(x[0] > x[1], x[0], x[1])),
-    "Minimum": case(lambda: Minimum("least"), [(2, 3), *SPREAD],
+    "Minimum": case(lambda: nn.Minimum("least"), [(2, 3), *SPREAD],
                     lambda p, x: np.minimum(np.minimum(x[0], x[1]), x[2])),
     "Multiply": case(lambda: Multiply("product"), THREE, lambda p, x: np.prod(x, axis=0)),
     "Multiply, spread": case(lambda: Multiply("gate"), [(4, 3, 2), (4, 1, 1)], lambda p, x:
                              np.einsum("nchw,nc->nchw", x[0], x[1][:, :, 0, 0])),
     "Merge of two": case(lambda: Merge("sum"), [(3, 4)] * 2, lambda p, x: x[0] + x[1]),
     "Merge of three": case(lambda: Merge("sum"), [(5,)] * 3, lambda p, x: np.sum(x, axis=0)),
-    "Subtract": case(lambda: Subtract("less"), [(2, 1), (2, 3)], lambda p, x: x[0] + -1.0 * x[1]),
-    "Divide": case(lambda: Divide("quotient"), SPREAD, lambda p, x: x[0] * x[1] ** -1.0, positive),
-    "Dot": case(lambda: Dot("dot"), [(2, 3)] * 2,
+    "Subtract": case(lambda: nn.Subtract("less"), [(2, 1), (2, 3)],
+                     lambda p, x: x[0] + -1.0 * x[1]),
+    "Divide": case(lambda: nn.Divide("quotient"), SPREAD, lambda p, x: x[0] * x[1] ** -1.0,
+                   positive),
+    "Dot": case(lambda: nn.Dot("dot"), [(2, 3)] * 2,
                 lambda p, x: np.einsum("nij,nij->ni", *x)[..., None]),
     "MatMul": case(lambda: MatMul("it"), [(2, 3), (3, 4)],
                    lambda p, x: np.einsum("nmk,nkp->nmp", *x)),
@@ -152,7 +130,7 @@ def test_layer(case, xp):
 
 def test_of_equal_inputs_the_first_maximum_gets_the_gradient():
     x = [np.array([[1.0, 4.0]]), np.array([[2.0, 4.0]]), np.array([[2.0, 3.0]])]
-    y, dx, _ = run(Maximum("max"), x, np.array([[5.0, 6.0]]))
+    y, dx, _ = run(nn.Maximum("max"), x, np.array([[5.0, 6.0]]))
     assert y.tolist() == [[2, 4]]
     assert [part.tolist() for part in dx] == [[[0, 6]], [[5, 0]], [[0, 0]]]
 
@@ -173,9 +151,9 @@ def test_starts_and_shapes():
 
 def test_a_squeeze_and_excitation_block_has_the_right_gradients(rng):
     image = Input("image", (3, 4, 4))
-    squeezed = GlobalAvgPooling2D("squeeze")(image)
-    gate = Activation("sigmoid", "sigmoid")(Dense("excite", 3)(squeezed))
-    scaled = Multiply("gate")(image, Reshape("spread", (3, 1, 1))(gate))
+    squeezed = nn.GlobalAvgPooling2D("squeeze")(image)
+    gate = nn.Activation("sigmoid", "sigmoid")(Dense("excite", 3)(squeezed))
+    scaled = Multiply("gate")(image, nn.Reshape("spread", (3, 1, 1))(gate))
     net = FeedForwardNet(inputs=image, outputs=scaled, seed=0)
     check_net_gradients(net, rng.standard_normal((2, 3, 4, 4)))
 
@@ -223,7 +201,7 @@ def test_a_mask_is_fed_as_booleans():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_integers_become_of_the_nets_type(dtype):
     whole = Input("whole", (2, 3), "uint8")
-    y = TimeDistributed("each", Dense("fc", 2))(whole.astype("float") * 0.5)
+    y = nn.TimeDistributed("each", Dense("fc", 2))(whole.astype("float") * 0.5)
     net = FeedForwardNet(inputs=whole, outputs=y, seed=0)
     net.as_type(dtype)
     x = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
@@ -237,7 +215,7 @@ def test_integers_become_of_the_nets_type(dtype):
 
 def test_floats_become_indices():
     x = Input("x", (2,))
-    net = FeedForwardNet(inputs=x, outputs=Embedding("words", 3, 4)((x * 2.0).astype("int64")))
+    net = FeedForwardNet(inputs=x, outputs=nn.Embedding("words", 3, 4)((x * 2.0).astype("int64")))
     table = net.param_values()[0]
     np.testing.assert_array_equal(net.forward(False, np.array([[0.9, 0.1]])), table[[[1, 0]]])
     again = FeedForwardNet.from_config(net.to_config())
@@ -317,7 +295,7 @@ def test_a_condition_of_floats_is_refused():
 
 PART, JOIN = "samples that have the part", "expected at least two inputs"
 WRONG_SHAPES = [
-    *[(Index("it", index), PART, shape)
+    *[(nn.Index("it", index), PART, shape)
       for index, shape in (([3], (3, 2)), ([0, 0, 0], (3, 2)), ([(2, 2, None)], (3,)))],
     (Compare("it", ">"), "2 inputs", (3,)),
     (Compare("it", ">", 1), "1 inputs", [(3,), (3,)]),
@@ -326,13 +304,13 @@ WRONG_SHAPES = [
     (Cast("it"), "expected one input", [(2,), (2,)]),
     (Scale("it"), r"expected samples of shape \(channels", ()),
     (Operation("it", "exp"), "1 input", [(2,), (2,)]),
-    *[(Add("it"), JOIN, shapes)
+    *[(nn.Add("it"), JOIN, shapes)
       for shapes in ((3,), [(3,)], [(3,), (4,)], [(2, 3), (3,)], [(2, 1), (3, 1), (1, 1)])],
     *[(Merge("it"), f"{JOIN} of one sample", shapes)
       for shapes in ((3,), [(3,)], [], [(3,), (4,)], [(3,), (3, 1)], [(2,), (2,), (3,)])],
     *[(kind("it"), "expected .*two inputs", shapes)
-      for kind in (Subtract, Divide) for shapes in ((3,), [(3,)] * 3, [(3,), (4,)])],
-    *[(Dot("it"), "expected two inputs of one sample shape", shapes)
+      for kind in (nn.Subtract, nn.Divide) for shapes in ((3,), [(3,)] * 3, [(3,), (4,)])],
+    *[(nn.Dot("it"), "expected two inputs of one sample shape", shapes)
       for shapes in ((3,), [(3,)] * 3, [(3,), (1,)], [(), ()])],
     *[(MatMul("it"), "expected two inputs .*transpose_a=False", shapes)
       for shapes in ((2, 3), [(2, 3)], [(2, 3), (2, 3)], [(2, 3), (3,)], [(5, 2, 3), (4, 3, 2)],
@@ -341,10 +319,10 @@ WRONG_SHAPES = [
 
 
 @refuses([
-    (lambda: Power("it", "2"), ArgumentError, "argument exponent"),
-    *[(partial(Clip, "it", *bounds), ArgumentError, "low, high or both")
+    (lambda: nn.Power("it", "2"), ArgumentError, "argument exponent"),
+    *[(partial(nn.Clip, "it", *bounds), ArgumentError, "low, high or both")
       for bounds in ((), (1.0, 0.0), (float("nan"),), (None, float("nan")), ("0",))],
-    *[(partial(Index, "it", index), ArgumentError, "argument index")
+    *[(partial(nn.Index, "it", index), ArgumentError, "argument index")
       for index in ([], [(0, 1)], [(0, 1, 0)])],
     *[(partial(Scale, "it", factor), ArgumentError, "argument factor: expected a number")
       for factor in ("2", float("nan"), [1.0], True)],

@@ -28,7 +28,7 @@ from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam, AdamW
 from singanet.testing import check_net_gradients
 from singanet.types import RowSparse
-from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses
+from tests.kit.layers import beside_torch, built, case, cases, expect_refused, refuses
 
 
 def embedding(shape, rows=range(7), kind=np.int64, **given):
@@ -136,9 +136,8 @@ def test_rows_that_rest_move_as_in_pytorch_unless_gradients_are_sparse(uses, rec
 @pytest.mark.parametrize("recorded", [False, True])
 def test_padding_trains_as_in_pytorch(recorded, rng):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
-    net = FeedForwardNet(SquaredError(), seed=0)
-    net.add(Embedding("words", 6, 3, padding_index=4, input_sample_shape=(5,)))
-    net.add(Flatten("flat"))
+    layers = [Embedding("words", 6, 3, padding_index=4, input_sample_shape=(5,)), Flatten("flat")]
+    net = FeedForwardNet(layers, loss=SquaredError(), seed=0)
     table = net.param_values()[0]
     assert not table[4].any()
     assert table[[0, 1, 2, 3, 5]].all()
@@ -165,10 +164,8 @@ def test_padding_trains_as_in_pytorch(recorded, rng):
 
 
 def test_a_shared_table_is_left_as_it_is():
-    words = Embedding("words", 7, 3, W_specs={"init": "constant", "value": 1.0})
-    words.build((4,))
-    padded = Embedding("padded", 7, 3, W_specs=words.params["weight"], padding_index=2)
-    padded.build((4,))
+    words = built(Embedding("words", 7, 3, W_specs={"init": "constant", "value": 1.0}), (4,))
+    built(Embedding("padded", 7, 3, W_specs=words.params["weight"], padding_index=2), (4,))
     assert (words.params["weight"].value == 1).all()
 
 
@@ -307,11 +304,9 @@ def test_a_policy_may_be_in_capitals(policy):
 
 @pytest.mark.parametrize("make", [PositionEmbedding, ClassToken])
 def test_tables_start_small_and_take_specs(make):
-    layer = make("it", 300)
-    layer.build((None, 50))
+    layer = built(make("it", 300), (None, 50))
     assert layer.params["weight"].value.std() == pytest.approx(0.02, rel=0.03)
-    layer = make("it", 3, W_specs={"init": "constant", "value": 2.0})
-    layer.build((3, 5))
+    layer = built(make("it", 3, W_specs={"init": "constant", "value": 2.0}), (3, 5))
     assert (layer.params["weight"].value == 2).all()
 
 

@@ -7,25 +7,7 @@ import pytest
 
 from singanet import FeedForwardNet, layers
 from singanet.errors import ArgumentError, DataError, GraphError, ShapeError
-from singanet.layers import (
-    Add,
-    BatchNormalization,
-    Concat,
-    Conv1D,
-    Conv2D,
-    Dense,
-    Dropout,
-    Dummy,
-    Embedding,
-    Flatten,
-    Input,
-    Layer,
-    Merge,
-    Slice,
-    StopGradient,
-    TimeDistributed,
-    Traits,
-)
+from singanet.layers import Concat, Dense, Dummy, Flatten, Input, Merge, Slice, TimeDistributed
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
 from tests.kit.layers import case, cases
@@ -111,7 +93,7 @@ def test_what_is_drawn_wrongly_is_refused():
             draw()
 
 
-class Later(Layer):
+class Later(layers.Layer):
     """Its setup needs an attribute that the user assigns after construction."""
 
     def setup(self, in_shapes):
@@ -182,10 +164,10 @@ def test_a_layer_called_twice_shares_its_parameters():
     check_net_gradients(net, x)
 
 
-class Chosen(Layer):
+class Chosen(layers.Layer):
     """The rows of (T, F) that the first input says."""
 
-    traits = Traits(input_kinds=("integers", "floats"))
+    traits = layers.Traits(input_kinds=("integers", "floats"))
 
     def setup(self, in_shapes):
         indices, rows = in_shapes
@@ -231,15 +213,18 @@ def test_kinds_that_do_not_fit_are_refused_when_drawn():
     computed = Dense("fc", 2)(Input("x", (3,)))
     for draw, words in (
         (lambda: Dense("it", 1)(whole), "floats to compute with; received outputs of 'whole'"),
-        (lambda: Add("it")(computed, whole), "input 1: expected floats"),
-        (lambda: Embedding("it", 3, 2)(computed), "whole numbers or booleans; received .* 'fc'"),
+        (lambda: layers.Add("it")(computed, whole), "input 1: expected floats"),
+        (
+            lambda: layers.Embedding("it", 3, 2)(computed),
+            "whole numbers or booleans; received .* 'fc'",
+        ),
         (lambda: Chosen("it")(computed, plain), "input 0: expected whole numbers"),
         (lambda: Concat("it", 1)(whole, computed), "input 0: expected floats"),
         (lambda: Dense("it", 1)(Flatten("flat")(whole)), "floats to compute with"),
     ):
         with pytest.raises(ArgumentError, match=f"layer 'it'.*{words}"):
             draw()
-    assert StopGradient("kept")(whole).kind == Flatten("flat")(whole).kind == "integers"
+    assert layers.StopGradient("kept")(whole).kind == Flatten("flat")(whole).kind == "integers"
     assert Concat("both", 1)(Input("open", (2,)), whole).kind == "integers"
 
 
@@ -254,11 +239,12 @@ def normed(p, x):
 CASES = {
     "Dense": each(lambda: Dense("fc", 3), (4, 5), lambda p, x:
                   np.einsum("ntd,do->nto", x, p["weight"]) + p["bias"]),
-    "images": each(lambda: Conv2D("conv", 2, 3, border_mode="valid", use_bias=False), (2, 1, 3, 3),
+    "images": each(lambda: layers.Conv2D("conv", 2, 3, border_mode="valid", use_bias=False),
+                   (2, 1, 3, 3),
                    lambda p, x: np.einsum("ntcp,fp->ntf", x.reshape(len(x), 2, 1, 9), p["weight"])
                    [..., None, None]),
     # Running statistics of the wrapped layer are the wrapper's.
-    "state": each(lambda: BatchNormalization("bn"), (4, 5), normed),
+    "state": each(lambda: layers.BatchNormalization("bn"), (4, 5), normed),
     # Steps without axes of their own.
     "numbers": each(lambda: Dummy("same"), (4,), lambda p, x: x),
 }  # fmt: skip
@@ -275,7 +261,7 @@ def test_parameters_are_the_layers_own():
     assert wrapper.get_output_sample_shape() == (4, 3)
     assert wrapper.param_names() == ["fc/weight", "fc/bias"]
     assert wrapper.params["weight"] is layer.params["weight"]
-    drops = TimeDistributed("steps", Dropout("drop"), input_sample_shape=(2, 50))
+    drops = TimeDistributed("steps", layers.Dropout("drop"), input_sample_shape=(2, 50))
     drops.get_output_sample_shape()
     _, y = LayerCase().run(drops, np.ones((1, 2, 50), np.float32), train=True)
     assert (y[0, 0] != y[0, 1]).any()
@@ -301,7 +287,7 @@ def test_a_layer_shared_with_the_net_is_trained_once(rng):
 def test_indices_reach_a_wrapped_embedding():
     net = FeedForwardNet(seed=0)
     net.add(Dummy("words", input_sample_shape=(3, 2)))
-    net.add(TimeDistributed("steps", Embedding("table", 2**24 + 2, 1)))
+    net.add(TimeDistributed("steps", layers.Embedding("table", 2**24 + 2, 1)))
     net.forward(True, np.full((1, 3, 2), 2**24 + 1))
     (item, _) = list(net.backward(np.ones((1, 3, 2, 1), np.float32), output="words"))
     assert isinstance(item.grads[0], RowSparse)
@@ -315,7 +301,7 @@ def test_refuses_what_it_cannot_wrap():
     with pytest.raises(ShapeError, match=r"'steps': expected samples of shape \(steps"):
         TimeDistributed("steps", Dense("fc", 3)).build(())
     with pytest.raises(ShapeError, match=r"'conv': expected .*\(channels, length\)"):
-        TimeDistributed("steps", Conv1D("conv", 3)).build((4, 5, 6, 7))
+        TimeDistributed("steps", layers.Conv1D("conv", 3)).build((4, 5, 6, 7))
     cut = Slice("cut", 1, [1])
     with pytest.raises(ShapeError, match=r"'steps': expected a layer of one output"):
         TimeDistributed("steps", cut).build((4, 5))
@@ -327,7 +313,7 @@ def test_an_add_that_fails_leaves_the_wrapped_layer_as_it_was(built_before):
     net = FeedForwardNet(seed=0)
     layer = Dense("fc", 3, input_sample_shape=(4,) if built_before else None)
     net.add(TimeDistributed("steps", layer), src="x")
-    net.add(Conv2D("late", 2), src="x")
+    net.add(layers.Conv2D("late", 2), src="x")
     with pytest.raises(ShapeError, match="'late'"):
         net.add(Dummy("x", input_sample_shape=(2, 4)), src=[])
     assert layer.out_shapes == ((3,) if built_before else None)

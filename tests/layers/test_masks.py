@@ -7,17 +7,7 @@ from singanet import layers as nn
 from singanet import load_model
 from singanet.errors import ArgumentError, GraphError
 from singanet.executor import Executor
-from singanet.layers import (
-    GRU,
-    LSTM,
-    Concat,
-    Dense,
-    Dropout,
-    Embedding,
-    Input,
-    Masking,
-    MultiHeadAttention,
-)
+from singanet.layers import GRU, LSTM, Concat, Dense, Embedding, Input, Masking, MultiHeadAttention
 from singanet.loss import CTC, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import LabelErrorRate, MeanAbsoluteError
 from singanet.net import FeedForwardNet
@@ -29,7 +19,7 @@ TOKENS = np.array([[3, 4, 5, 0, 0, 0], [1, 0, 2, 7, 8, 9], [6, 5, 0, 0, 0, 0]])
 def encoder(seed=0):
     """A list that begins a mask, keeps it, and ends it."""
     words = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(None,))
-    parts = [words, Dropout("drop", 0.0), nn.LayerNorm("norm")]
+    parts = [words, nn.Dropout("drop", 0.0), nn.LayerNorm("norm")]
     parts += [LSTM("low", 3, bidirectional=True), nn.Activation("bent", "tanh")]
     parts += [GRU("top", 3, return_sequences=False), Dense("out", 2)]
     return FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=seed)
@@ -119,7 +109,7 @@ def test_layers_that_would_mix_steps_refuse_a_mask(made):
 def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
     first = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(6,))
     with pytest.raises(GraphError, match="output 'drop'.*with their masks among the outputs"):
-        FeedForwardNet([first, Dropout("drop", 0.1)])
+        FeedForwardNet([first, nn.Dropout("drop", 0.1)])
     x = Input("x", (6, 3))
     y = Dense("y", 2)(Masking("there")(x))
     with pytest.raises(GraphError, match="output 'y'"):

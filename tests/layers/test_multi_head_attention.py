@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import (
-    Context,
-    Input,
-    MultiHeadAttention,
-    QueryKeyNorm,
-    RelativePositions,
-    RotaryEmbedding,
-)
+from singanet.layers import Context, Input, MultiHeadAttention, QueryKeyNorm, RelativePositions
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
-from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses
+from tests.kit.layers import beside_torch, built, case, cases, expect_refused, refuses
 
 
 def transposed(rows, position, theta, interleaved):
@@ -114,8 +108,7 @@ def attention(shapes, draw=None, modes=(True,), batch=3, **given):
     make = partial(MultiHeadAttention, "att", **{"num_heads": 2, **given})
 
     def expected(params, x):
-        layer = make()
-        layer.build(shapes)
+        layer = built(make(), shapes)
         parts = list(x) if isinstance(x, list) else [x]
         mask = parts.pop() if layer.mask else None
         ids = [parts.pop() for _ in range(layer.segments * (1 + (layer.given > 1)))]
@@ -246,8 +239,7 @@ def test_masks_and_weights_equal_pytorch(kind, rng):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
     torch.manual_seed(0)
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    layer = MultiHeadAttention("att", 2, mask=kind, return_weights=True)
-    layer.build([(5, 8), (2, 5, 5)])
+    layer = built(MultiHeadAttention("att", 2, mask=kind, return_weights=True), [(5, 8), (2, 5, 5)])
     of_torch(torch, layer, theirs)
     x = rng.standard_normal((3, 5, 8)).astype(np.float32)
     mask = rng.standard_normal((3, 2, 5, 5)).astype(np.float32)
@@ -285,16 +277,14 @@ def test_a_query_that_sees_no_key_is_zero_as_in_pytorch(kind, rng):
     ctx, (y, weights) = run(layer, [x, mask])
     (dx, _), grads = layer.backward(ctx, [np.ones_like(y), np.ones_like(weights)])
     tx = torch.tensor(x, requires_grad=True)
-    q, v, k = (
-        (tx @ torch.tensor(layer.params[f"{part}_weight"].value))
-        .reshape(2, 3, 2, 2)
-        .transpose(1, 2)
-        for part in ("query", "value", "key")
+    p = {name: torch.tensor(param.value) for name, param in layer.params.items()}
+    q, k, v = (
+        (tx @ p[f"{part}_weight"]).reshape(2, 3, 2, 2).transpose(1, 2)
+        for part in ("query", "key", "value")
     )
-    tmask = torch.tensor(mask)[:, None]
-    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=tmask)
-    merged = theirs.transpose(1, 2).reshape(2, 3, 4)
-    ty = merged @ torch.tensor(layer.params["output_weight"].value)
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    theirs = kernel(q, k, v, attn_mask=torch.tensor(mask)[:, None])
+    ty = theirs.transpose(1, 2).reshape(2, 3, 4) @ p["output_weight"]
     ty.backward(torch.ones(2, 3, 4))
     assert not y[:, 1].any()
     assert not weights[:, :, 1].any()
@@ -314,56 +304,41 @@ def of_keras(keras, layer, theirs):
         layer.params[f"{part}_bias"].value[...] = b.reshape(-1)
 
 
-def test_grouped_heads_equal_keras(rng):
+def test_grouped_heads_and_plain_ones_equal_keras(rng):
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
-    theirs = keras.layers.GroupQueryAttention(3, 4, 2)
+
+    def beside(theirs, layer, inputs, shapes, **given):
+        theirs.build(*(each.shape for each in inputs))
+        theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
+        layer.build(shapes)
+        of_keras(keras, layer, theirs)
+        want = theirs(*inputs, **given)
+        found = run(layer, [*inputs, *given.values()][: len(shapes)], train=False)[1]
+        pairs = [(found, want)] if len(inputs) == 3 else zip(found, want, strict=True)
+        for ours, other in pairs:
+            other = keras.ops.convert_to_numpy(other)
+            np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-5)
+
     query, value = (rng.standard_normal((2, t, 6)).astype(np.float32) for t in (5, 4))
-    theirs.build(query.shape, value.shape)
-    theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
-    layer = MultiHeadAttention(
-        "att", 4, 3, num_kv_heads=2, causal=True, mask="boolean", return_weights=True
-    )
-    layer.build([(5, 6), (4, 6), (5, 4)])
-    of_keras(keras, layer, theirs)
     seen = rng.random((2, 5, 4)) < 0.6
     seen[:, :, 0] = True
-    want, scores = theirs(
-        query, value, attention_mask=seen, use_causal_mask=True, return_attention_scores=True
-    )
-    y, weights = run(layer, [query, value, seen], train=False)[1]
-    close = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(y, keras.ops.convert_to_numpy(want), **close)
-    np.testing.assert_allclose(weights, keras.ops.convert_to_numpy(scores), **close)
-
-
-def test_outputs_equal_keras(rng):
-    keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
+    more = {"num_kv_heads": 2, "causal": True, "mask": "boolean", "return_weights": True}
+    beside(keras.layers.GroupQueryAttention(3, 4, 2), MultiHeadAttention("att", 4, 3, **more),
+           [query, value], [(5, 6), (4, 6), (5, 4)], attention_mask=seen, use_causal_mask=True,
+           return_attention_scores=True)  # fmt: skip
+    shapes = [(5, 6), (4, 7), (4, 3)]
+    inputs = [rng.standard_normal((2, *shape)).astype(np.float32) for shape in shapes]
     theirs = keras.layers.MultiHeadAttention(2, 3, value_dim=4)
-    query, value, key = (
-        rng.standard_normal((2, steps, size)).astype(np.float32)
-        for steps, size in ((5, 6), (4, 7), (4, 3))
-    )
-    theirs.build(query.shape, value.shape, key.shape)
-    theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
-    layer = MultiHeadAttention("att", 2, 3, 4)
-    layer.build([(5, 6), (4, 7), (4, 3)])
-    of_keras(keras, layer, theirs)
-    want = keras.ops.convert_to_numpy(theirs(query, value, key))
-    np.testing.assert_allclose(run(layer, [query, value, key])[1], want, rtol=1e-5, atol=1e-5)
+    beside(theirs, MultiHeadAttention("att", 2, 3, 4), inputs, shapes)
 
 
-def test_parameters_have_names_shapes_and_order():
+def test_parameters_have_names_shapes_and_order_and_are_there_by_part():
     layer = MultiHeadAttention("att", 2, key_dim=3, value_dim=4)
     assert layer.build([(5, 6), (None, 7)]) == (5, 6)
-    assert {
-        name: value.shape for name, value in zip(layer.params, layer.param_values(), strict=True)
-    } == {
+    assert {name: param.shape for name, param in layer.params.items()} == {
         "query_weight": (6, 6), "query_bias": (6,), "value_weight": (7, 8), "value_bias": (8,),
         "key_weight": (7, 6), "key_bias": (6,), "output_weight": (8, 6), "output_bias": (6,)
     }  # fmt: skip
-
-
-def test_biases_and_gammas_are_there_by_part():
     norm = QueryKeyNorm(offset=1.0)
     layer = MultiHeadAttention("att", 2, num_kv_heads=1, use_bias=("key", "query"), norm=norm)
     layer.build((5, 6))
@@ -378,23 +353,15 @@ def test_biases_and_gammas_are_there_by_part():
     assert joint.params["key_gamma"].shape == (3,)
 
 
-def test_scores_of_any_size_stay_finite(rng):
-    layer = MultiHeadAttention("att", 1, causal=True)
-    layer.build((None, 4))
-    x = (1e4 * rng.standard_normal((2, 9, 4))).astype(np.float32)
-    ctx, y = run(layer, x)
-    dx, _ = layer.backward(ctx, y)
-    assert np.isfinite(y).all()
-    assert np.isfinite(dx).all()
-
-
-def test_a_causal_prefix_does_not_see_what_follows(rng):
-    layer = MultiHeadAttention("att", 2, causal=True)
-    layer.build((None, 4))
+def test_scores_of_any_size_stay_finite_and_a_causal_prefix_does_not_see_what_follows(rng):
+    layer = built(MultiHeadAttention("att", 2, causal=True), (None, 4))
     x = rng.standard_normal((2, 9, 4)).astype(np.float32)
     _, whole = run(layer, x, train=False)
     _, part = run(layer, x[:, :5], train=False)
     np.testing.assert_allclose(whole[:, :5], part, rtol=1e-5, atol=1e-6)
+    ctx, y = run(layer, 1e4 * x)
+    assert np.isfinite(y).all()
+    assert np.isfinite(layer.backward(ctx, y)[0]).all()
 
 
 @pytest.mark.parametrize("few", [True, False])
@@ -413,8 +380,7 @@ def test_dropout_is_the_probability_of_dropping(few, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [5, -1, 0.5])
 def test_refuses_a_length_that_is_not_there(wrong):
-    layer = MultiHeadAttention("att", 1)
-    layer.build([(4, 2), ()])
+    layer = built(MultiHeadAttention("att", 1), [(4, 2), ()])
     with pytest.raises(DataError, match="'att', input lengths: expected whole numbers from 0 to 4"):
         run(layer, [np.zeros((1, 4, 2), np.float32), np.array([wrong])])
 
@@ -434,8 +400,7 @@ def test_a_mask_that_is_fed_or_drawn_is_the_same_in_a_net(dtype, rng):
 
 
 def test_a_mask_of_any_extent_is_checked_when_it_comes():
-    layer = MultiHeadAttention("att", 2, mask="boolean")
-    layer.build([(None, 6), (None, None)])
+    layer = built(MultiHeadAttention("att", 2, mask="boolean"), [(None, 6), (None, None)])
     x = np.zeros((2, 5, 6), np.float32)
     assert run(layer, [x, np.ones((1, 5, 5), bool)])[1].shape == x.shape
     for wrong in ((2, 4, 5), (3, 5, 5), (2, 5, 2)):

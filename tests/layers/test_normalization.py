@@ -18,7 +18,7 @@ from singanet.layers import (
     RMSNorm,
 )
 from singanet.net import FeedForwardNet
-from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses, run
+from tests.kit.layers import beside_torch, built, case, cases, expect_refused, refuses, run
 
 
 def by_channel(values, x):
@@ -176,8 +176,7 @@ def test_rms_norm_with_an_offset_equals_gemmas():
 
 
 def prepared(shape, dtype=np.float64, **options):
-    layer = BatchNormalization("bn", **options)
-    layer.build(shape)
+    layer = built(BatchNormalization("bn", **options), shape)
     for param in layer.params.values():
         param.retype(param.value.astype(dtype))
     return layer
@@ -244,8 +243,7 @@ def test_batch_normalization_agrees_with_pytorch(shape):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     peer = getattr(torch.nn, f"BatchNorm{max(len(shape) - 2, 1)}d")(5, momentum=0.3)
-    layer = BatchNormalization("bn", momentum=0.3)
-    layer.build(shape[1:])
+    layer = built(BatchNormalization("bn", momentum=0.3), shape[1:])
     start = rng.uniform(0.5, 1.5, (4, 5)).astype(np.float32)
     theirs = [peer.weight, peer.bias, peer.running_mean, peer.running_var]
     for value, param, tensor in zip(start, layer.params.values(), theirs, strict=True):

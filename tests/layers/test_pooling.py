@@ -10,21 +10,7 @@ from hypothesis import strategies as st
 
 from singanet import layers
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import (
-    AdaptiveAvgPooling1D,
-    AdaptiveAvgPooling2D,
-    AdaptiveMaxPooling1D,
-    AdaptiveMaxPooling2D,
-    AvgPooling1D,
-    AvgPooling2D,
-    AvgPooling3D,
-    GlobalAvgPooling1D,
-    GlobalAvgPooling2D,
-    GlobalMaxPooling2D,
-    MaxPooling1D,
-    MaxPooling2D,
-    MaxPooling3D,
-)
+from singanet.layers import AvgPooling2D, GlobalAvgPooling2D, MaxPooling1D, MaxPooling2D
 from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses, run
 
 IMAGE = (2, 7, 6)
@@ -110,16 +96,16 @@ CASES = {
                                    counted=((0, 0), (0, 0), (0, 0), (1, 1), (0, 0)),
                                    count_include_pad=True),
     "adaptive Avg": case(
-        lambda: AdaptiveAvgPooling2D("pool", (3, 2)), (2, 5, 4),
+        lambda: layers.AdaptiveAvgPooling2D("pool", (3, 2)), (2, 5, 4),
         lambda p, x: np.stack([[x[:, :, a, b].mean((2, 3)) for b in parts(4, 2)]
                                for a in parts(5, 3)]).transpose(2, 3, 0, 1),
     ),
     "adaptive Max": case(
-        lambda: AdaptiveMaxPooling2D("pool", (3, None)), (2, 5, 4),
+        lambda: layers.AdaptiveMaxPooling2D("pool", (3, None)), (2, 5, 4),
         lambda p, x: np.stack([x[:, :, a].max(2) for a in parts(5, 3)], axis=2),
     ),
     "adaptive, more positions than there are": case(
-        lambda: AdaptiveAvgPooling1D("pool", 5), (2, 3),
+        lambda: layers.AdaptiveAvgPooling1D("pool", 5), (2, 3),
         lambda p, x: np.stack([x[:, :, a].mean(2) for a in parts(3, 5)], axis=2),
     ),
     **{f"global {kind} of {shape}": over_all(kind, shape)
@@ -145,10 +131,10 @@ def test_of_equal_values_the_first_in_row_major_order_gets_the_whole_gradient():
     assert (y == 7).all()
     np.testing.assert_array_equal(dx[0, 0], [[0, 11, 0], [100, 1000, 0], [0, 0, 0]])
     x = np.array([[[[1.0, 5], [5, 5]]]], np.float32)
-    y, dx, _ = run(GlobalMaxPooling2D("pool"), x, np.array([[7.0]], np.float32))
+    y, dx, _ = run(layers.GlobalMaxPooling2D("pool"), x, np.array([[7.0]], np.float32))
     assert (y.tolist(), dx.tolist()) == ([[5.0]], [[[[0, 7], [0, 0]]]])
     x = np.array([[[[1.0, 2]]]], np.float32)
-    _, dx, _ = run(GlobalMaxPooling2D("pool"), x, np.array([[np.inf]], np.float32))
+    _, dx, _ = run(layers.GlobalMaxPooling2D("pool"), x, np.array([[np.inf]], np.float32))
     assert dx.tolist() == [[[[0, np.inf]]]]
 
 
@@ -178,7 +164,7 @@ def test_means_by_hand():
     np.testing.assert_array_equal(y, np.ones((1, 1, 2, 2)))
     np.testing.assert_allclose(dx.sum(), 4.0, rtol=1e-12)
     # SINGA took a third of every second element.
-    y = run(AvgPooling1D("pool", 3, 2, border_mode="valid"), np.array([[1.0, 2, 6, 4, 2]]))
+    y = run(layers.AvgPooling1D("pool", 3, 2, border_mode="valid"), np.array([[1.0, 2, 6, 4, 2]]))
     assert y.tolist() == [[3, 4]]
 
 
@@ -208,10 +194,10 @@ def test_agrees_with_pytorch(kind, kernel, stride, pad, dtype):
 @pytest.mark.parametrize("ceil", [False, True])
 def test_pooling_of_volumes_agrees_with_pytorch(dtype, ceil):
     window = {"pad": (0, 1, 1), "ceil_mode": ceil}
-    beside_torch(partial(MaxPooling3D, "pool", (2, 3, 2), 2, **window), VOLUMES,
+    beside_torch(partial(layers.MaxPooling3D, "pool", (2, 3, 2), 2, **window), VOLUMES,
                  lambda f, x, p: f.max_pool3d(x, (2, 3, 2), 2, (0, 1, 1), ceil_mode=ceil),
                  dtype)  # fmt: skip
-    beside_torch(partial(AvgPooling3D, "pool", (2, 3, 2), count_include_pad=True, **window),
+    beside_torch(partial(layers.AvgPooling3D, "pool", (2, 3, 2), count_include_pad=True, **window),
                  VOLUMES, lambda f, x, p: f.avg_pool3d(x, (2, 3, 2), None, (0, 1, 1), ceil),
                  dtype)  # fmt: skip
 
@@ -267,11 +253,11 @@ WRONG_SHAPES = [
     (MaxPooling1D("it"), f"expected .*{STEPS}", (2, 3, 4)),
     (MaxPooling1D("it", 5, border_mode="valid"), "expected sequences at least as long", (4,)),
     (MaxPooling1D("it", 2, pad=2), f"expected {SMALL}", (4,)),
-    (AdaptiveMaxPooling1D("it", 2), STEPS, (3, 4, 5)),
+    (layers.AdaptiveMaxPooling1D("it", 2), STEPS, (3, 4, 5)),
     *[(GlobalAvgPooling2D("it"), f"expected .*{CHANNELS}", shape)
       for shape in ((3,), (3, 4), [(3, 4, 4), (3, 4, 4)])],
     (GlobalAvgPooling2D("it"), r"at least one position.*\(3, 0, 4\)", (3, 0, 4)),
-    (GlobalAvgPooling1D("it"), f"expected .*{STEPS}", (3, 4, 4)),
+    (layers.GlobalAvgPooling1D("it"), f"expected .*{STEPS}", (3, 4, 4)),
 ]  # fmt: skip
 
 
@@ -279,8 +265,8 @@ WRONG_SHAPES = [
     *[(partial(kind, "it", **{argument: value}), ArgumentError, f"argument {argument}: expected")
       for kind in (MaxPooling2D, AvgPooling2D) for argument, value in BAD],
     (lambda: MaxPooling1D("it", (2, 2)), ArgumentError, "argument pool_size: expected an int"),
-    (lambda: MaxPooling3D("it", 2, pad=(1, 1)), ArgumentError, "argument padding: expected"),
-    *[(partial(AdaptiveAvgPooling2D, "it", size), ArgumentError, "argument output_size")
+    (lambda: layers.MaxPooling3D("it", 2, pad=(1, 1)), ArgumentError, "argument padding: expected"),
+    *[(partial(layers.AdaptiveAvgPooling2D, "it", size), ArgumentError, "argument output_size")
       for size in (0, 1.5, (2,), (2, 0), "ab", True)],
     *[(partial(layer.build, shape), ShapeError, words) for layer, words, shape in WRONG_SHAPES],
 ])  # fmt: skip

@@ -13,7 +13,7 @@ from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD
 from singanet.testing import check_gradients
-from tests.kit.layers import case, cases, expect_refused, refuses
+from tests.kit.layers import built, case, cases, expect_refused, refuses
 
 MODES = ("lstm", "gru", "tanh", "relu")
 
@@ -24,9 +24,7 @@ def sigmoid(x):
 
 def step(mode, x_part, weight_h, bias_x, bias_h, h, c):
     """One sample, one step: what x adds without bias → new h and c. From the definitions."""
-    size = len(h)
-    a = x_part + bias_x
-    b = h @ weight_h + bias_h
+    size, a, b = len(h), x_part + bias_x, h @ weight_h + bias_h
     if mode == "lstm":
         i, f, g, o = np.split(a + b, 4)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
@@ -45,29 +43,25 @@ def loops(layer, params, x, h0=None, c0=None, there=None):
         x, there = x[:, ::-1], None if there is None else there[:, ::-1]
     n, steps, _ = x.shape
     size, directions = layer.hidden_size, 2 if layer.bidirectional else 1
-    count = layer.num_stacks * directions
     there = np.ones((n, steps), bool) if there is None else there
-    zero = np.zeros((n, count, size))
+    zero = np.zeros((n, layer.num_stacks * directions, size))
     h_last, c_last = [(zero if s is None else s).copy() for s in (h0, c0)]
     y = np.zeros((n, steps, directions * size))
     for s in range(n):
         below = x[s, there[s]]
-        length = len(below)
         for stack in range(layer.num_stacks):
-            outs = np.zeros((length, directions * size))
+            outs = np.zeros((len(below), directions * size))
             for d in range(directions):
-                p = {k: params.get(f"l{stack}/{('forward', 'backward')[d]}/{k}")
-                     for k in ("weight_x", "weight_h", "bias_x", "bias_h")}  # fmt: skip
-                for k in ("bias_x", "bias_h"):
-                    p[k] = np.zeros(p["weight_h"].shape[1]) if p[k] is None else p[k]
+                w_x, w_h, *biases = (
+                    params.get(f"l{stack}/{('forward', 'backward')[d]}/{k}")
+                    for k in ("weight_x", "weight_h", "bias_x", "bias_h")
+                )
+                b_x, b_h = (np.zeros(w_h.shape[1]) if b is None else b for b in biases)
                 k = stack * directions + d
                 h, c = h_last[s, k], c_last[s, k]
-                for t in list(range(length))[:: -1 if d else 1]:
-                    blocks = len(p["bias_x"]) // size
-                    part = np.tile(below[t], blocks)
-                    if p["weight_x"] is not None:
-                        part = below[t] @ p["weight_x"]
-                    h, c = step(layer.rnn_mode, part, p["weight_h"], p["bias_x"], p["bias_h"], h, c)
+                for t in list(range(len(below)))[:: -1 if d else 1]:
+                    part = np.tile(below[t], len(b_x) // size) if w_x is None else below[t] @ w_x
+                    h, c = step(layer.rnn_mode, part, w_h, b_x, b_h, h, c)
                     outs[t, d * size : (d + 1) * size] = h
                 h_last[s, k], c_last[s, k] = h, c
             below = outs
@@ -79,8 +73,7 @@ def recurrent(shapes, draw=None, modes=(True,), batch=3, kind=RNN, units=4, **gi
     """The layer against the loops."""
 
     def expected(params, x):
-        layer = kind("rnn", units, **given)
-        layer.build(shapes)
+        layer = built(kind("rnn", units, **given), shapes)
         parts = x if isinstance(x, list) else [x]
         states = parts[1 : 1 + layer.inputs.states]
         there = parts[-1] != 0 if layer.inputs.tells else None
@@ -153,21 +146,19 @@ def run(layer, x, train=True, seed=0):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_stands_past_the_length_changes_nothing(mode, rng):
-    layer = RNN("rnn", 3, mode, num_stacks=2, bidirectional=True)
-    layer.build([(6, 2), ()])
-    lengths = np.array([2, 6, 4])
-    x = rng.standard_normal((3, 6, 2)).astype(np.float32)
+    layer = built(RNN("rnn", 3, mode, num_stacks=2, bidirectional=True), [(6, 2), ()])
+    lengths, x = np.array([2, 6, 4]), rng.standard_normal((3, 6, 2)).astype(np.float32)
     other = x.copy()
     other[0, 2:], other[2, 4:] = np.nan, np.inf
     (ctx, y), (ctx2, y2) = run(layer, [x, lengths]), run(layer, [other, lengths])
     np.testing.assert_array_equal(y, y2)
-    assert not y[0, 2:].any()
     dy = rng.standard_normal(y.shape).astype(np.float32)
     dy2 = dy.copy()
     dy2[0, 2:] = 1e30
     (dx, none), grads = layer.backward(ctx, dy)
     (dx2, _), grads2 = layer.backward(ctx2, dy2)
     assert none is None
+    assert not y[0, 2:].any()
     assert not dx[0, 2:].any()
     np.testing.assert_array_equal(dx, dx2)
     for suffix, grad in grads.items():
@@ -175,12 +166,10 @@ def test_what_stands_past_the_length_changes_nothing(mode, rng):
 
 
 def test_states_handed_on_give_the_run_in_one_piece(rng):
-    layer = LSTM("rnn", 4, num_stacks=2, return_state=True)
-    layer.build([(None, 3), (2, 4), (2, 4)])
+    layer = built(LSTM("rnn", 4, num_stacks=2, return_state=True), [(None, 3), (2, 4), (2, 4)])
     x = rng.standard_normal((2, 7, 3)).astype(np.float32)
-    states = [np.zeros((2, 2, 4), np.float32)] * 2
+    states, pieces = [np.zeros((2, 2, 4), np.float32)] * 2, []
     _, (whole, *finals) = run(layer, [x, *states])
-    pieces = []
     for t in range(7):
         _, (y, *states) = run(layer, [x[:, t : t + 1], *states], train=False)
         pieces.append(y)
@@ -190,8 +179,7 @@ def test_states_handed_on_give_the_run_in_one_piece(rng):
 
 def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     # Wide identity-like stacks: relu with unit weights hands the first stack's values on.
-    layer = RNN("rnn", 500, "relu", dropout=0.25, num_stacks=2, input_mode="skip")
-    layer.build((1, 500))
+    layer = built(RNN("rnn", 500, "relu", dropout=0.25, num_stacks=2, input_mode="skip"), (1, 500))
     for suffix, param in layer.params.items():
         param.value[...] = np.eye(500) if suffix == "l1/forward/weight_x" else 0.0
     x = np.ones((3, 1, 500), np.float32)
@@ -208,7 +196,7 @@ def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     np.testing.assert_array_equal(run(single, x)[1], run(single, x, train=False)[1])
 
 
-def test_units_of_the_state_are_dropped_from_all_steps_of_a_sample():
+def test_units_of_the_state_and_features_are_dropped_from_all_steps_of_a_sample():
     layer = RNN("rnn", 400, "relu", input_mode="skip", use_bias=False, recurrent_dropout=0.25)
     layer.build((3, 400))
     layer.params["l0/forward/weight_h"].value[...] = np.eye(400)
@@ -219,9 +207,6 @@ def test_units_of_the_state_are_dropped_from_all_steps_of_a_sample():
     np.testing.assert_allclose(y[:, 2], np.where(dropped, 1, powers[2]), rtol=1e-6)
     assert abs(dropped.mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 800)
     assert (dropped[0] != dropped[1]).any()
-
-
-def test_a_feature_is_dropped_from_all_steps_of_a_sample():
     layer = RNN("rnn", 300, "relu", input_mode="skip", use_bias=False, input_dropout=0.5)
     layer.build((3, 300))
     layer.params["l0/forward/weight_h"].value[...] = 0
@@ -241,8 +226,7 @@ def _stateful_net(recorded=True):
 def test_a_stateful_layer_goes_on_where_the_batch_before_ended(rng):
     x = rng.standard_normal((2, 9, 2)).astype(np.float32)
     net = _stateful_net()
-    whole = LSTM("rnn", 3, num_stacks=2)
-    whole.build((9, 2))
+    whole = built(LSTM("rnn", 3, num_stacks=2), (9, 2))
     for suffix, param in whole.params.items():
         param.value[...] = net["rnn"].params[suffix].value
     _, want = run(whole, x)
@@ -309,50 +293,35 @@ def test_masks_and_lengths_are_recorded_without_a_python_step(tells, rng):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_unequal_lengths_sorted_or_not_are_the_samples_alone(mode, rng):
-    layer = RNN("rnn", 3, mode, bidirectional=True, return_state=True)
-    layer.build([(None, 2), ()])
-    lengths = rng.integers(0, 6, 9)
-    x = rng.standard_normal((9, 5, 2)).astype(np.float32)
-    lengths = np.minimum(lengths, 5)
+    layer = built(RNN("rnn", 3, mode, bidirectional=True, return_state=True), [(None, 2), ()])
+    lengths, x = rng.integers(0, 6, 9), rng.standard_normal((9, 5, 2)).astype(np.float32)
     _, together = run(layer, [x, lengths.astype(np.float32)], train=False)
     for s, length in enumerate(lengths):
         _, (y, *finals) = run(layer, [x[s : s + 1, :length], lengths[s : s + 1]], train=False)
-        np.testing.assert_allclose(together[0][s, :length], y[0], rtol=1e-5, atol=1e-6)
-        for got, want in zip(together[1:], finals, strict=True):
+        pairs = zip([together[0][:, :length], *together[1:]], [y, *finals], strict=True)
+        for got, want in pairs:
             np.testing.assert_allclose(got[s], want[0], rtol=1e-5, atol=1e-6)
 
 
-def test_one_array_for_all_steps_of_zero_length(rng):
-    layer = GRU("rnn", 3, return_state=True)
-    layer.build((None, 2))
+def test_no_steps_and_gradients_that_are_arrays_of_their_own(rng):
+    layer = built(GRU("rnn", 3, return_state=True), (None, 2))
     ctx, (y, h) = run(layer, rng.standard_normal((2, 0, 2)).astype(np.float32))
-    assert y.shape == (2, 0, 3)
-    assert not h.any()
     dx, grads = layer.backward(ctx, [y, h])
-    assert dx.shape == (2, 0, 2)
-    assert not any(grad.any() for grad in grads.values())
-
-
-def test_both_bias_gradients_are_arrays_of_their_own(rng):
-    layer = LSTM("rnn", 3)
-    layer.build((4, 2))
-    ctx, y = run(layer, rng.standard_normal((2, 4, 2)).astype(np.float32))
-    _, grads = layer.backward(ctx, y)
+    assert (y.shape, dx.shape) == ((2, 0, 3), (2, 0, 2))
+    assert not any(each.any() for each in (h, *grads.values()))
+    layer = built(LSTM("rnn", 3), (4, 2))
+    _, grads = layer.backward(*run(layer, rng.standard_normal((2, 4, 2)).astype(np.float32)))
     assert not np.shares_memory(grads["l0/forward/bias_x"], grads["l0/forward/bias_h"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_long_sequences_of_large_values_stay_finite(mode):
-    layer = RNN("rnn", 4, mode, bidirectional=True)
-    layer.build((50, 3))
-    if mode == "relu":
-        for param in layer.params.values():
-            param.value *= 0.1
-    x = np.full((2, 50, 3), 1e4, np.float32)
-    ctx, y = run(layer, x)
+    layer = built(RNN("rnn", 4, mode, bidirectional=True), (50, 3))
+    for param in layer.params.values() if mode == "relu" else ():
+        param.value *= 0.1
+    ctx, y = run(layer, np.full((2, 50, 3), 1e4, np.float32))
     dx, grads = layer.backward(ctx, np.ones_like(y))
-    assert np.isfinite(y).all()
-    assert all(np.isfinite(part).all() for part in (dx, *grads.values()))
+    assert all(np.isfinite(part).all() for part in (y, dx, *grads.values()))
 
 
 def test_gradients_of_a_long_run():
@@ -366,16 +335,14 @@ def test_gradients_of_a_long_run():
 
 @pytest.mark.parametrize("wrong", [6, -1, 2.5, float("nan"), float("inf")])
 def test_refuses_a_length_that_is_not_there(wrong):
-    layer = LSTM("rnn", 2)
-    layer.build([(5, 3), ()])
+    layer = built(LSTM("rnn", 2), [(5, 3), ()])
     lengths = np.array([5.0, wrong])
     with pytest.raises(DataError, match=r"'rnn', input lengths: .* 0 to 5.*for sample 1; cut"):
         run(layer, [np.zeros((2, 5, 3), np.float32), lengths])
 
 
 def test_default_start_is_glorot_orthogonal_zero_and_one_for_the_forget_gate():
-    layer = LSTM("rnn", 30)
-    layer.build((None, 20))
+    layer = built(LSTM("rnn", 30), (None, 20))
     p = {suffix: param.value for suffix, param in layer.params.items()}
     bound = np.sqrt(6 / (20 + 120))
     assert 0.9 * bound < np.abs(p["l0/forward/weight_x"]).max() <= bound
@@ -383,48 +350,34 @@ def test_default_start_is_glorot_orthogonal_zero_and_one_for_the_forget_gate():
     np.testing.assert_allclose(rows @ rows.T, np.eye(30), atol=1e-5)
     np.testing.assert_array_equal(p["l0/forward/bias_x"].reshape(4, 30).sum(1), [0, 30, 0, 0])
     assert not p["l0/forward/bias_h"].any()
-    gru = GRU("rnn", 30)
-    gru.build((None, 20))
+    gru = built(GRU("rnn", 30), (None, 20))
     assert not gru.params["l0/forward/bias_x"].value.any()
 
 
 def test_specs_may_stand_for_all_arrays_a_kind_or_one():
     everywhere = {"init": "uniform", "low": -0.08, "high": 0.08, "lr_mult": 2.0}
     for specs in (everywhere, [everywhere]):
-        layer = LSTM("rnn", 3, param_specs=specs)
-        layer.build((4, 2))
+        layer = built(LSTM("rnn", 3, param_specs=specs), (4, 2))
         assert all(param.spec.lr_mult == 2.0 for param in layer.params.values())
         assert all(0 < np.abs(v).max() <= 0.08 for v in layer.param_values())
         assert "name" not in everywhere
-    layer = LSTM(
-        "rnn", 3, num_stacks=2,
-        param_specs={"bias_h": {"decay_mult": 0.0}, "l1/forward/bias_h": {"lr_mult": 5.0}}
-    )  # fmt: skip
-    layer.build((4, 2))
+    given = {"bias_h": {"decay_mult": 0.0}, "l1/forward/bias_h": {"lr_mult": 5.0}}
+    layer = built(LSTM("rnn", 3, num_stacks=2, param_specs=given), (4, 2))
     specs = {suffix: param.spec for suffix, param in layer.params.items()}
     assert specs["l0/forward/bias_h"].decay_mult == 0.0
     assert (specs["l1/forward/bias_h"].decay_mult, specs["l1/forward/bias_h"].lr_mult) == (1, 5)
     assert specs["l0/forward/bias_x"].decay_mult == 1.0
-
-
-def test_a_name_in_a_spec_for_all_is_the_start_of_each_name():
-    layer = GRU("rnn", 3, param_specs={"name": "char/weight"})
-    layer.build((4, 2))
-    assert layer.param_names()[0] == "char/weight/l0/forward/weight_x"
-    assert len(set(layer.param_names())) == 4
-
-
-def test_shares_an_array_of_another_layer():
-    first, name = GRU("one", 3), "l0/forward/weight_h"
+    # A name for all is the start of each one's; an array may be another layer's.
+    first, name = GRU("rnn", 3, param_specs={"name": "char/weight"}), "l0/forward/weight_h"
     first.build((4, 2))
-    second = GRU("two", 3, param_specs={name: first.params[name]})
-    second.build((9, 7))
+    assert first.param_names()[0] == "char/weight/l0/forward/weight_x"
+    assert len(set(first.param_names())) == 4
+    second = built(GRU("two", 3, param_specs={name: first.params[name]}), (9, 7))
     assert second.params[name] is first.params[name]
 
 
 def test_parameters_have_names_shapes_and_order():
-    layer = GRU("rnn", 3, num_stacks=2, bidirectional=True)
-    layer.build((4, 5))
+    layer = built(GRU("rnn", 3, num_stacks=2, bidirectional=True), (4, 5))
     ways = [f"l{stack}/{way}" for stack in (0, 1) for way in ("forward", "backward")]
     kinds = ("weight_x", "weight_h", "bias_x", "bias_h")
     assert layer.param_names() == [f"rnn/{way}/{kind}" for way in ways for kind in kinds]
@@ -484,9 +437,6 @@ def test_cells_take_singas_arguments(kind, mode, input_mode):
     assert layer.get_output_sample_shape() == same.get_output_sample_shape() == (3, 8)
     assert all((value == 0.5).all() for value in layer.param_values())
     assert same.param_names() == layer.param_names()
-
-
-def test_rnn_is_an_lstm_by_default_as_in_singa():
     assert RNN("r", 3).rnn_mode == "lstm"
 
 
@@ -562,12 +512,10 @@ KERAS_GATES = {"LSTM": "ifgo", "GRU": "zrn", "SimpleRNN": "h"}
 def test_outputs_under_a_mask_equal_keras(name, mode, options):
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
     rng = np.random.default_rng(3)
-    theirs = getattr(keras.layers, name)(4, return_sequences=True, **options)
-    theirs.build((None, 6, 3))
+    theirs = built(getattr(keras.layers, name)(4, return_sequences=True, **options), (None, 6, 3))
     weights = [rng.standard_normal(w.shape).astype(np.float32) for w in theirs.get_weights()]
     theirs.set_weights(weights)
-    layer = RNN("rnn", 4, mode, **options)
-    layer.build([(6, 3), (6,)])
+    layer = built(RNN("rnn", 4, mode, **options), [(6, 3), (6,)])
     views = layer.gates()
     biases = np.atleast_2d(weights[2]) if "use_bias" not in options else ()
     for k, gate in enumerate(KERAS_GATES[name]):
@@ -587,35 +535,29 @@ def test_outputs_under_a_mask_equal_keras(name, mode, options):
 
 def test_two_steps_of_an_lstm_by_hand():
     layer = LSTM("l", 1, input_sample_shape=(2, 1))
-    net = FeedForwardNet()
-    net.add(layer)
-    gates = layer.gates()
-    for gate, (w, u, b) in {
-        "i": (0.5, -0.3, 0.1),
-        "f": (0.2, 0.4, 1.0),
-        "g": (-0.7, 0.6, 0.0),
-        "o": (0.9, 0.1, -0.2),
-    }.items():
-        gates[f"l0/forward/{gate}/weight_x"][...] = w
-        gates[f"l0/forward/{gate}/weight_h"][...] = u
-        gates[f"l0/forward/{gate}/bias_x"][...] = b
-        gates[f"l0/forward/{gate}/bias_h"][...] = 0.0
+    net, gates = FeedForwardNet([layer]), layer.gates()
+    for gate, values in {
+        "i": (0.5, -0.3, 0.1), "f": (0.2, 0.4, 1.0), "g": (-0.7, 0.6, 0.0), "o": (0.9, 0.1, -0.2),
+    }.items():  # fmt: skip
+        kinds = ("weight_x", "weight_h", "bias_x", "bias_h")
+        for kind, value in zip(kinds, (*values, 0.0), strict=True):
+            gates[f"l0/forward/{gate}/{kind}"][...] = value
     y = net.forward(False, np.array([[[1.0], [-2.0]]], np.float32))
     # i, f, g, o = σ(.6), σ(1.2), tanh(-.7), σ(.7); c = i g
     c = 0.6456563062 * -0.6043677771
     h = 0.6681877721 * np.tanh(c)
     np.testing.assert_allclose(y[0, 0, 0], h, rtol=1e-6)
-    i = 1 / (1 + np.exp(-(-1.0 - 0.3 * h + 0.1)))
-    f = 1 / (1 + np.exp(-(-0.4 + 0.4 * h + 1.0)))
-    o = 1 / (1 + np.exp(-(-1.8 + 0.1 * h - 0.2)))
+    i, f, o = (
+        1 / (1 + np.exp(-z))
+        for z in (-1.0 - 0.3 * h + 0.1, -0.4 + 0.4 * h + 1.0, -1.8 + 0.1 * h - 0.2)
+    )
     c = f * c + i * np.tanh(1.4 + 0.6 * h)
     np.testing.assert_allclose(y[0, 1, 0], o * np.tanh(c), rtol=1e-5)
 
 
-def test_the_reset_gate_stands_behind_the_matrix_and_its_bias():
-    net = FeedForwardNet()
-    layer = net.add(GRU("g", 1, input_sample_shape=(1, 1)))
-    gates = layer.gates()
+def test_gates_of_a_gru():
+    layer = GRU("g", 1, input_sample_shape=(1, 1))
+    net, gates = FeedForwardNet([layer]), layer.gates()
     for value in gates.values():
         value[...] = 0.0
     # With h = 0 only the bias of n stands behind r = σ(1): n = tanh(σ(1) · 2), z = 1/2.
@@ -623,15 +565,9 @@ def test_the_reset_gate_stands_behind_the_matrix_and_its_bias():
     gates["l0/forward/n/bias_h"][...] = 2.0
     y = net.forward(False, np.zeros((1, 1, 1), np.float32))
     np.testing.assert_allclose(y.item(), 0.5 * np.tanh(0.7310585786 * 2), rtol=1e-6)
-
-
-def test_an_open_update_gate_keeps_the_state():
-    net = FeedForwardNet()
+    # An open update gate keeps the state.
     layer = GRU("g", 3, return_state=True, input_sample_shape=[(5, 2), (1, 3)])
-    net.add(layer)
+    net, rng = FeedForwardNet([layer]), np.random.default_rng(0)
     layer.gates()["l0/forward/z/bias_x"][...] = 100.0
-    rng = np.random.default_rng(0)
-    h = rng.standard_normal((2, 1, 3)).astype(np.float32)
-    x = rng.standard_normal((2, 5, 2)).astype(np.float32)
-    _, final = net.forward(False, [x, h])
-    np.testing.assert_allclose(final, h, rtol=1e-6)
+    x, h = (rng.standard_normal((2, *shape)).astype(np.float32) for shape in ((5, 2), (1, 3)))
+    np.testing.assert_allclose(net.forward(False, [x, h])[1], h, rtol=1e-6)

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import layers as nn
 from singanet.decoding import DraftModel
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
-from singanet.layers import (
-    Dense,
-    Embedding,
-    Input,
-    MultiHeadAttention,
-    RelativePositions,
-    RotaryEmbedding,
-)
+from singanet.layers import Dense, Embedding, Input, MultiHeadAttention, RotaryEmbedding
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD
@@ -355,12 +349,12 @@ def test_buckets_equal_transformers(buckets, longest, bidirectional):
     want = m.T5Attention._relative_position_bucket(
         torch.tensor(distance), bidirectional, num_buckets=buckets, max_distance=longest
     )
-    got = RelativePositions(buckets, longest, bidirectional)._buckets_of(distance)
+    got = nn.RelativePositions(buckets, longest, bidirectional)._buckets_of(distance)
     np.testing.assert_array_equal(got, want.numpy())
 
 
 def stack(steps=12, seed=0, **given):
-    relative = RelativePositions(8, 10, bidirectional=False)
+    relative = nn.RelativePositions(8, 10, bidirectional=False)
     ids = Input("ids", (steps,), "int64")
     x, table = Embedding("words", 9, 8)(ids), None
     for name in ("one", "two", "three"):
@@ -412,4 +406,4 @@ def test_parts_with_relative_positions_give_what_the_whole_gives(cuts, rng):
 )
 def test_refuses_buckets_that_have_no_sense(given, what):
     with pytest.raises(ArgumentError, match=f"RelativePositions, {what}"):
-        RelativePositions(**given)
+        nn.RelativePositions(**given)

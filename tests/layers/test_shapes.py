@@ -7,24 +7,9 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
+from singanet import layers as nn
 from singanet.errors import ArgumentError, ShapeError, SingaNetError, UnknownNameError
-from singanet.layers import (
-    Concat,
-    Cropping,
-    Dense,
-    Dummy,
-    Embedding,
-    EndPadding,
-    Expand,
-    Flatten,
-    MaxPooling2D,
-    Pad,
-    Permute,
-    RepeatVector,
-    Reshape,
-    Slice,
-    Split,
-)
+from singanet.layers import Concat, Cropping, Dummy, Flatten, Pad, Permute, Reshape, Slice, Split
 from singanet.testing import LayerCase
 from tests.kit.layers import case, cases, expect_refused, refuses, run
 
@@ -96,15 +81,15 @@ CASES = {
     "Pad of channels too": padded((2, 3), ((0, 1), 1), ((0, 1), (1, 1))),
     **{f"Pad, {mode}": padded(IMAGE, REPEATED, ((0, 0), *REPEATED), numpys, mode=mode)
        for mode, numpys in (("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap"))},
-    "EndPadding": case(lambda: EndPadding("end"), IMAGE, at_the_end),
+    "EndPadding": case(lambda: nn.EndPadding("end"), IMAGE, at_the_end),
     "Cropping": case(lambda: Cropping("inside", (1, (0, 2))), (2, 4, 5),
                      lambda p, x: x[:, :, 1:3, :3]),
     "Dummy": case(lambda: Dummy("place"), IMAGE, lambda p, x: x.copy()),
     "Dummy of several": case(lambda: Dummy("place"), [(2,), (3, 4)],
                              lambda p, x: [part.copy() for part in x]),
-    "Expand": case(lambda: Expand("wide", (2, -1, 4)), (1, 3, 1),
+    "Expand": case(lambda: nn.Expand("wide", (2, -1, 4)), (1, 3, 1),
                    lambda p, x: np.tile(x, (1, 2, 1, 4))),
-    "RepeatVector": case(lambda: RepeatVector("steps", 4), (3,),
+    "RepeatVector": case(lambda: nn.RepeatVector("steps", 4), (3,),
                          lambda p, x: np.stack([x] * 4, axis=1)),
     "Concat of channels": case(
         lambda: Concat("cat", 1), [(2, 3, 4), (1, 3, 4), (3, 3, 4)], lambda p, x:
@@ -149,7 +134,7 @@ def test_split_adds_gradients_and_copies_nothing():
 @pytest.mark.parametrize("size", [3, 4, 7, 8, 14, 28, 56, 112])
 def test_pooling_behind_an_end_padding_rounds_its_size_up_as_caffe(size, rng):
     x = rng.standard_normal((1, 1, size, size))
-    y = run(MaxPooling2D("pool", 3, 2, pad=0), run(EndPadding("end", value=-math.inf), x))
+    y = run(nn.MaxPooling2D("pool", 3, 2, pad=0), run(nn.EndPadding("end", value=-math.inf), x))
     out = math.ceil((size - 3) / 2) + 1
     expected = [[x[0, 0, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3].max() for j in range(out)]
                 for i in range(out)]  # fmt: skip
@@ -188,8 +173,8 @@ def test_refuses_types_that_are_no_numbers(dtype):
 def test_layers_that_compute_refuse_whole_numbers():
     ids = Input("ids", (4,), "int64")
     with pytest.raises(ArgumentError, match="Embedding"):
-        Dense("fc", 2)(Flatten("flat")(ids))
-    assert Embedding("words", 3, 2)(Flatten("flat2")(ids)).shape == (4, 2)
+        nn.Dense("fc", 2)(Flatten("flat")(ids))
+    assert nn.Embedding("words", 3, 2)(Flatten("flat2")(ids)).shape == (4, 2)
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -200,11 +185,11 @@ BAD = {
     (Permute, "dims: expected each"): [(0, 1), (1, 1), (1, 3), (1.0, 2), 2, None],
     (Split, "num_outputs: expected"): [0, -1, 1.5, "2", None, True, 10_001],
     (Pad, "padding: expected"): [-1, 1.5, "1", None, (), ((1, 2, 3),), ((1, -1),), (1, None)],
-    (EndPadding, "padding: expected an int"): [-1, 1.5, (1, 1)],
+    (nn.EndPadding, "padding: expected an int"): [-1, 1.5, (1, 1)],
     (Cropping, "cropping: expected an int"): [-1],
     (Concat, "axis: expected"): [-100, 1.0, "1", None],
-    (Expand, "shape"): [(0, 2)],
-    (RepeatVector, "n"): [0],
+    (nn.Expand, "shape"): [(0, 2)],
+    (nn.RepeatVector, "n"): [0],
 }
 RISING = "expected an axis of at least 1 and rising"
 WRONG_SHAPES = [
@@ -226,7 +211,7 @@ WRONG_SHAPES = [
           (1, [(2, 5), (3, 4)]), (2, [(2, 5), (3, 5)]), (3, [(2, 5), (2, 5)]),
           (0, [(2, 5), (2, 4)]), (1, [(2, 5), (2,)]), (2, [(2, 5), (2,)]), (1, []), (1, ()),
           (-3, [(2, 5)]), (-1, [()]))],
-    *[(Expand("it", (2, 2)), "samples of 2 axes", shape) for shape in ((3, 1), (1,))],
+    *[(nn.Expand("it", (2, 2)), "samples of 2 axes", shape) for shape in ((3, 1), (1,))],
 ]  # fmt: skip
 
 

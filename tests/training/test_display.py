@@ -31,34 +31,23 @@ def measured(loss, samples):
     return measures
 
 
-def test_without_a_terminal_one_line_at_the_end():
+@pytest.mark.parametrize(("logs", "said"), [
+    ({"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75},
+     r"loss 0\.5000  accuracy 0\.2500  val_loss 0\.7500"), ({"loss": 2.0}, r"loss 2\.0000"),
+    ({"loss": 2.0, "bytes_sent": 1234567.25, "bytes_received": 12.0},
+     r"loss 2\.0000  bytes_sent 1\.2 MB  bytes_received 12 B"),
+])  # fmt: skip
+def test_without_a_terminal_one_line_at_the_end(logs, said):
     stream = io.StringIO()
     with EpochLine("epoch 1/2", 10, stream) as line:
         assert not line.due()
-        line.finish({"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75}, 320)
+        line.finish(logs, 320)
         assert stream.getvalue() == ""
-    line = r"epoch 1/2  loss 0\.5000  accuracy 0\.2500  val_loss 0\.7500  [\d,]+ samples/s\n"
-    assert re.fullmatch(line, stream.getvalue())
-
-
-def test_a_net_without_a_metric_shows_none():
-    stream = io.StringIO()
-    with EpochLine("epoch 1/1", 1, stream) as line:
-        line.finish({"loss": 2.0}, 32)
-    assert re.fullmatch(r"epoch 1/1  loss 2\.0000  [\d,]+ samples/s\n", stream.getvalue())
-
-
-def test_bytes_are_said_as_people_say_them():
-    stream = io.StringIO()
-    with EpochLine("epoch 1/1", 1, stream) as line:
-        line.finish({"loss": 2.0, "bytes_sent": 1234567.25, "bytes_received": 12.0}, 32)
-    assert "  bytes_sent 1.2 MB  bytes_received 12 B  " in stream.getvalue()
-
-
-def test_an_epoch_that_breaks_off_leaves_no_line():
+    assert re.fullmatch(rf"epoch 1/2  {said}  [\d,]+ samples/s\n", stream.getvalue())
+    # One that breaks off leaves none.
     stream = io.StringIO()
     line = EpochLine("epoch 1/1", 2, stream)
-    line.finish({"loss": 2.0}, 32)
+    line.finish(logs, 32)
     with pytest.raises(KeyboardInterrupt), line:
         raise KeyboardInterrupt
     assert stream.getvalue() == ""
@@ -177,87 +166,71 @@ class Unsized:
 def test_the_bar_of_a_fit_knows_its_length_after_the_first_epoch(terminal, monkeypatch):
     monkeypatch.setattr("sys.stderr", terminal.stream)
     net = singanet.FeedForwardNet([Dense("fc", 1, input_sample_shape=(2,))])
-    net.compile(singanet.optimizer.SGD(lr=0.1), singanet.loss.SquaredError())
+    net.compile(SGD(lr=0.1), singanet.loss.SquaredError())
     net.fit(Unsized(3, 3, 5), epochs=3, validation_data=Unsized(2, 2, 2))
     terminal.close()
-    counts = [
-        re.match(r"(epoch ./3(?:, validation)?) (\d+/\S+) ", frame) for frame in terminal.frames
-    ]
-    told = {}
-    for found in filter(None, counts):
+    told, bar = {}, re.compile(r"(epoch ./3(?:, validation)?) (\d+/\S+) ")
+    for found in filter(None, map(bar.match, terminal.frames)):
         told.setdefault(found[1], []).append(found[2])
-    assert told == {
-        "epoch 1/3": ["0/?", "1/?", "2/?", "3/?"],
-        "epoch 1/3, validation": ["0/?", "1/?", "2/?"],
-        "epoch 2/3": ["0/3", "1/3", "2/3", "3/3"],
-        "epoch 2/3, validation": ["0/2", "1/2", "2/2"],
-        # The total of data that have become more is unknown again.
-        "epoch 3/3": ["0/3", "1/3", "2/3", "3/3", "4/?", "5/?"],
-        "epoch 3/3, validation": ["0/2", "1/2", "2/2"],
-    }
+    # The total of data that have become more is unknown again.
+    assert {name: " ".join(counts) for name, counts in told.items()} == {
+        "epoch 1/3": "0/? 1/? 2/? 3/?", "epoch 1/3, validation": "0/? 1/? 2/?",
+        "epoch 2/3": "0/3 1/3 2/3 3/3", "epoch 2/3, validation": "0/2 1/2 2/2",
+        "epoch 3/3": "0/3 1/3 2/3 3/3 4/? 5/?", "epoch 3/3, validation": "0/2 1/2 2/2",
+    }  # fmt: skip
 
 
-def test_the_time_of_validation_is_not_in_the_speed(monkeypatch):
-    now = iter((0.0, 2.0, 3.0))
-    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now, 9.0))
-    stream = io.StringIO()
-    with EpochLine("epoch 1/1", 3, stream) as line:
-        line.trained()
-        assert list(line.validating([1, 2], 2)) == [1, 2]
-        line.finish({"loss": 1.0, "val_loss": 2.0}, 100)
-    assert stream.getvalue() == "epoch 1/1  loss 1.0000  val_loss 2.0000  50 samples/s\n"
+def test_validation_and_samples_of_an_earlier_process_are_not_in_the_speed(monkeypatch):
+    def line_of(times, validated, *arguments, **options):
+        now, stream = iter(times), io.StringIO()
+        monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now, 9.0))
+        with EpochLine("epoch 1/1", 3, stream, **options) as line:
+            if validated:
+                line.trained()
+                assert list(line.validating([1, 2], 2)) == [1, 2]
+            line.finish(*arguments)
+        return stream.getvalue()
+
+    told = line_of((0.0, 2.0, 3.0), True, {"loss": 1.0, "val_loss": 2.0}, 100)
+    assert told == "epoch 1/1  loss 1.0000  val_loss 2.0000  50 samples/s\n"
+    told = line_of((0.0, 2.0), False, {"loss": 1.0}, 100, counted=("tokens", 4), before=80)
+    assert told == "epoch 1/1  loss 1.0000  40 tokens/s\n"
 
 
-def test_samples_of_an_earlier_process_are_not_in_the_speed(monkeypatch):
-    now = iter((0.0, 2.0))
-    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now, 9.0))
-    stream = io.StringIO()
-    with EpochLine("epoch 1/1", 3, stream, counted=("tokens", 4), before=80) as line:
-        line.finish({"loss": 1.0}, 100)
-    assert stream.getvalue() == "epoch 1/1  loss 1.0000  40 tokens/s\n"
+def recorded(*epochs):
+    made = History()
+    for k, logs in enumerate(epochs):
+        made.record(k, logs)
+    return made
 
 
 @pytest.fixture
 def history():
-    made = History()
-    made.record(0, {"loss": 2.0, "val_loss": 2.5, "accuracy": 0.1})
-    made.record(1, {"loss": 1.0, "val_loss": 1.5, "accuracy": 0.5})
-    made.record(2, {"loss": 0.5, "val_loss": 1.75, "accuracy": 1 / 3})
-    return made
+    return recorded({"loss": 2.0, "val_loss": 2.5, "accuracy": 0.1},
+                    {"loss": 1.0, "val_loss": 1.5, "accuracy": 0.5},
+                    {"loss": 0.5, "val_loss": 1.75, "accuracy": 1 / 3})  # fmt: skip
 
 
-def test_is_a_dict_of_lists(history):
+def test_is_a_dict_of_lists_in_which_what_an_epoch_did_not_measure_is_nan(history):
     assert history["loss"] == [2.0, 1.0, 0.5]
     assert list(history) == ["loss", "val_loss", "accuracy"]
     assert history.epochs == [0, 1, 2]
     assert history.row(1) == {"loss": 1.0, "val_loss": 1.5, "accuracy": 0.5}
-
-
-def test_what_an_epoch_did_not_measure_is_nan():
-    history = History()
-    history.record(0, {"loss": 1.0})
-    history.record(1, {"loss": 2.0, "lr": 0.1})
-    history.record(2, {"lr": 0.2})
+    history = recorded({"loss": 1.0}, {"loss": 2.0, "lr": 0.1}, {"lr": 0.2})
     history._amend({"more": 7.0, "lr": 0.3})
-    assert history["loss"][:2] == [1.0, 2.0]
-    assert math.isnan(history["loss"][2])
-    assert math.isnan(history["lr"][0])
-    assert history["lr"][1:] == [0.1, 0.3]
-    assert math.isnan(history["more"][1])
-    assert history["more"][2] == 7.0
+    nan = math.nan
+    for name, wanted in {"loss": [1, 2, nan], "lr": [nan, 0.1, 0.3], "more": [nan, nan, 7]}.items():
+        np.testing.assert_array_equal(history[name], wanted)
 
 
 @NEEDED
 def test_only_measured_values_are_marked_as_not_finite():
-    history = History()
-    history.record(0, {"loss": 1.0, "score": 1.0})
-    history.record(1, {"loss": 1.0})
+    history = recorded({"loss": 1.0, "score": 1.0}, {"loss": 1.0})
     assert not groups(history.plot(), "mark")
-    history.record(2, {"loss": math.nan, "score": 2.0})
-    history.record(3, {"loss": math.nan, "score": 2.0})
-    assert {name: len(points(mark)) for name, mark in groups(history.plot(), "mark").items()} == {
-        "loss": 1
-    }
+    for k in (2, 3):
+        history.record(k, {"loss": math.nan, "score": 2.0})
+    marks = {name: len(points(mark)) for name, mark in groups(history.plot(), "mark").items()}
+    assert marks == {"loss": 1}
     assert "epoch · \u00d7 not finite" in texts(history.plot())
 
 
@@ -283,17 +256,11 @@ def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path)
 
 @NEEDED
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0], [math.nan, 2.0], [math.inf, math.nan]])
-def test_any_history_can_be_drawn(values):
-    history = History()
-    for k, value in enumerate(values):
-        history.record(k, {"<loss> & more": value})
+def test_any_history_can_be_drawn(values, tmp_path):
+    history = recorded(*({"<loss> & more": value} for value in values))
     finite = sum(math.isfinite(value) for value in values)
     assert sum(map(len, lines(history.plot()).values())) == finite
     assert "nan" not in "".join(texts(history.plot()))
-
-
-@NEEDED
-def test_a_place_that_cannot_be_written(history, tmp_path):
     with pytest.raises(FileAccessError):
         history.plot(tmp_path / "missing" / "file.svg")
 
@@ -329,7 +296,9 @@ def fit_images(net, **options):
     net.fit(np.zeros((2, 16, 16, 16), np.float32), np.array([0, 1]), batch_size=2, **options)
 
 
-def test_a_net_of_convolutions_says_it_once(without, capsys):
+def test_a_net_of_convolutions_says_it_once_unless_progress_is_hidden(without, capsys):
+    fit_images(net_of(16), verbose=False)
+    assert SAID not in capsys.readouterr().err
     for _ in range(2):
         fit_images(net_of(16))
     told = capsys.readouterr().err
@@ -341,11 +310,6 @@ def test_a_net_of_convolutions_says_it_once(without, capsys):
 def test_it_is_said_from_a_million_multiply_adds_on(without, size):
     # Two of 59² channels · 9 · 16 places are 1,002,528; of 9 places 563,922.
     assert bool(faster.advice(net_of(59, size))) is (size == 4)
-
-
-def test_who_hides_the_progress_is_told_nothing(without, capsys):
-    fit_images(net_of(16), verbose=False)
-    assert SAID not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("why", ["there", "no wheel", "by name", "LLVM", "dense"])
