@@ -61,10 +61,8 @@ def test_the_same_seed_gives_the_same_numbers_in_two_processes(small, tmp_path):
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         target = tmp_path / f"{name}.json"
         argv = ["train", "lenet", "--data", str(small), "--epochs", "2", "--seed", seed]
-        if name == "a":
-            subprocess.run([*RUN, *argv, "--json", str(target)], check=True, capture_output=True)
-        else:
-            assert main([*argv, "--json", str(target)]) == 0
+        argv += ["--json", str(target)]
+        assert (ran(*argv)[0] if name == "a" else main(argv)) == 0
         figures = json.loads(target.read_text("utf-8"))
         results.append([figures[key] for key in ("train_loss", "test_loss", "test_accuracy")])
     assert results[0] == results[1]
@@ -80,11 +78,30 @@ def test_a_loss_that_is_no_longer_finite_is_an_error_in_words(small, tmp_path, c
     assert not target.exists()
 
 
-def test_a_mistake_in_a_process_of_its_own_has_status_2_and_no_traceback():
-    done = subprocess.run([*RUN, "train", "nothing"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
+def ran(*argv, output=subprocess.PIPE, before=()):
+    """The status of the command in a process of its own, and what it says and prints."""
+    command = [*before, *RUN, *argv]
+    done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr, done.stdout
+
+
+def test_the_package_is_the_command_and_a_mistake_has_status_2_and_no_traceback():
+    assert ran("--version") == (0, "", f"singanet {singanet.__version__}\n")
+    status, said, printed = ran("train", "nothing")
+    assert (status, said.count("\n"), printed) == (2, 1, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes the output with a POSIX shell")
+def test_an_output_that_is_closed_is_no_error_and_a_full_one_is_told():
+    read, write = os.pipe()
+    os.close(read)  # a reader that has gone
+    assert ran("models", output=write) == (0, "", None)
+    os.close(write)
+    assert ran("models", before=["sh", "-c", '"$@" >&-', "sh"])[:2] == (0, "")
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            said = "singanet: No space left on device: writing to standard output\n"
+            assert ran("models", output=full) == (2, said, None)
 
 
 def test_an_interrupt_ends_with_status_130():
@@ -103,21 +120,6 @@ def test_an_interrupt_ends_with_status_130():
     assert process.returncode == 130
     assert err.splitlines()[-1] == "singanet: interrupted"
     assert "Traceback" not in err
-
-
-def test_a_reader_that_has_gone_is_no_error():
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run([*RUN, "models"], stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="closes the output with a POSIX shell")
-def test_a_closed_output_is_no_error():
-    command = ["sh", "-c", '"$@" >&-', "sh", *RUN, "models"]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.few(1)
@@ -171,21 +173,6 @@ def test_devices_lists_the_kernels(capsys):
     lines = capsys.readouterr().out.splitlines()
     kernels = [" ".join(line.split()[:2]) for line in lines]
     assert kernels == ["cpu numpy", "cpu llvm", "cpu onednn", "cuda cupy"]
-
-
-def test_an_output_that_takes_nothing_more_is_one_line():
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*RUN, "models"], stdout=full, stderr=subprocess.PIPE, text=True)
-    said = "singanet: No space left on device: writing to standard output\n"
-    assert (done.returncode, done.stderr) == (2, said)
-
-
-def test_the_package_is_the_command(capsys):
-    command = [sys.executable, "-m", "singanet", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"singanet {singanet.__version__}\n")
 
 
 def test_a_warning_is_one_line_without_a_place(monkeypatch, capsys):
@@ -279,84 +266,57 @@ def shell(name):
     return found
 
 
-def completed(capsys, *words):
-    """What bash offers for the last of ``words``."""
-    quoted = " ".join(f"'{word}'" for word in words)
-    text = (
-        script("bash", capsys)
-        + f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_singanet\n"
-        + 'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    done = subprocess.run(
-        [shell("bash"), "--norc", "-c", text], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_bash_completes_commands(capsys):
-    assert set(completed(capsys, "singanet", "")) == {*make_parser().commands}
-    assert completed(capsys, "singanet", "eva") == ["evaluate"]
-
-
-def test_bash_completes_models_options_and_their_values(capsys):
-    names = [entry.name for entry in entries() if entry.name.startswith("wide")]
-    for words, offered in (
-        ("train wide", names),
-        ("train lenet --batch", ["--batch-size"]),
-        ("train lenet --optimizer adam", ["adam", "adamw", "adamax"]),
-        ("completion f", ["fish"]),
-        ("launch -n 4 trai", ["train"]),
-        ("train --parallel all", ["allreduce"]),
-    ):
-        assert completed(capsys, "singanet", *words.split()) == offered
-    ways = {"global", "layer", "running", "value"}
-    assert set(completed(capsys, "singanet", "train", "--clip-by", "")) == ways
-
-
-def test_bash_offers_files_where_a_path_is_wanted(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with some files and a folder of runs."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights.npz").touch()
-    for words in (["inspect", "wei"], ["evaluate", "wei"], ["train", "mlp", "--data", "wei"]):
-        assert completed(capsys, "singanet", *words) == ["weights.npz"]
-    assert completed(capsys, "singanet", "summary", "wei") == ["weights.npz"]
-    for words in (["inspect", "no-such"], ["launch", "--elastic", "wei"], ["bench", "wei"]):
-        assert completed(capsys, "singanet", *words) == []
-
-
-def test_bash_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.npz", "a.txt"):
+    for name in ("weights.npz", "a.npz", "a.txt"):
         (tmp_path / name).touch()
     (tmp_path / "runs").mkdir()
-    for words, offered in (
-        (["train", "--out", ""], {"runs"}),
-        (["train", "--data", "di"], {"digits"}),
-        (["train", "--data", "a"], {"a.npz", "a.txt"}),
-        (["predict", "runs", "--out", ""], {"a.npz", "runs"}),
-        (["train", "--mixed-precision", "b"], {"bfloat16"}),
-        (["finetune", "runs", "--method", "l"], {"lora"}),
-        (["generate", "r"], {"runs"}),
-        (["convert", "a", "b", "--format", "safe"], {"safetensors"}),
-    ):
-        assert set(completed(capsys, "singanet", *words)) == offered
 
 
-def test_fish_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights.npz").touch()
-    (tmp_path / "runs").mkdir()
+WIDE = {entry.name for entry in entries() if entry.name.startswith("wide")}
+OFFERED = {
+    "": {*make_parser().commands}, "eva": {"evaluate"}, "train wide": WIDE,
+    "train lenet --batch": {"--batch-size"}, "completion f": {"fish"},
+    "launch -n 4 trai": {"train"},
+    "train lenet --optimizer adam": {"adam", "adamw", "adamax"},
+    "train --parallel all": {"allreduce"},
+    "train --clip-by ": {"global", "layer", "running", "value"},
+    # Files where a path is wanted.
+    **{f"{words} wei": {"weights.npz"}
+       for words in ("inspect", "evaluate", "train mlp --data", "summary")},
+    **{words: set() for words in ("inspect no-such", "launch --elastic wei", "bench wei")},
+    "train --out ": {"runs"}, "train --data di": {"digits"}, "train --data a": {"a.npz", "a.txt"},
+    "predict runs --out ": {"weights.npz", "a.npz", "runs"}, "generate r": {"runs"},
+    "train --mixed-precision b": {"bfloat16"}, "finetune runs --method l": {"lora"},
+    "convert a b --format safe": {"safetensors"},
+}  # fmt: skip
+
+
+def test_bash_offers_commands_models_options_their_values_and_files(capsys, folder):
+    asked = [script("bash", capsys)]
+    for line in OFFERED:
+        words = ["singanet", *line.split(" ")]
+        quoted = " ".join(f"'{word}'" for word in words)
+        asked.append(f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_singanet")
+        asked.append('echo "${COMPREPLY[@]}"')
+    command = [shell("bash"), "--norc", "-c", "\n".join(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert {line: {*words} for line, words in zip(OFFERED, found, strict=True)} == OFFERED
+    assert all(len(words) == len({*words}) for words in found)
+
+
+def test_fish_offers_what_an_option_takes(capsys, folder):
     text = script("fish", capsys)
     for line, offered in (
-        ("singanet train --data di", ["digits"]),
-        ("singanet train --data wei", ["weights.npz"]),
-        ("singanet train --out ", ["runs/"]),
-        ("singanet summary resnet2", ["resnet20"]),
-    ):
-        asked = f"{text}\ncomplete -C '{line}'"
-        done = subprocess.run(
-            [shell("fish"), "-c", asked], capture_output=True, text=True, check=True
-        )
+        ("singanet train --data di", ["digits"]), ("singanet train --data wei", ["weights.npz"]),
+        ("singanet train --out ", ["runs/"]), ("singanet summary resnet2", ["resnet20"]),
+    ):  # fmt: skip
+        command = [shell("fish"), "-c", f"{text}\ncomplete -C '{line}'"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert [each.partition("\t")[0] for each in done.stdout.splitlines()] == offered
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.base.files import NAME, hold, let_go
+from singanet.commands.runs import run as run_module
 from singanet.commands.runs.folder import saved_options
 from singanet.commands.runs.optimizers import USUAL_RATES
 from singanet.commands.runs.run import run
@@ -60,10 +61,7 @@ def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
     names = {path.name for path in out.iterdir()}
     wanted = {"config.json", "history.csv", "layers.jsonl", "summary.txt", "figures.json"}
     assert wanted | {"best.npz", "memory.jsonl", "confusion.json", "net.svg"} <= names
-    assert sorted(name for name in names if name.startswith("epoch")) == [
-        "epoch-0004.npz",
-        "epoch-0005.npz",
-    ]
+    assert {n for n in names if n.startswith("epoch")} == {"epoch-0004.npz", "epoch-0005.npz"}
     options = json.loads((out / "config.json").read_text("utf-8"))["options"]
     assert (options["model"], options["epochs"], options["keep"]) == ("mlp", 5, 2)
     rows = list(csv.DictReader((out / "history.csv").read_text("utf-8").splitlines()))
@@ -108,31 +106,24 @@ def test_what_is_kept_back_is_not_trained_on(small, tmp_path):
     assert is_held.sum() == 10
     arrays["y_train"][is_held] = (arrays["y_train"][is_held] + 1) % 10
     np.savez(tmp_path / "other.npz", **arrays)
-    for name, data in (("a", small), ("b", str(tmp_path / "other.npz"))):
-        run(RunOptions("mlp", data, epochs=2, seed=3, validation_split=0.25, out=tmp_path / name))
-    a, b = (dict(saved(tmp_path / name)) for name in "ab")
-    for key in a:
-        if key.startswith("net/"):
-            np.testing.assert_array_equal(a[key], b[key])
-    with (tmp_path / "a/history.csv").open() as one, (tmp_path / "b/history.csv").open() as other:
-        rows = [list(csv.DictReader(file))[-1] for file in (one, other)]
-    assert rows[0]["loss"] == rows[1]["loss"]
-    assert rows[0]["val_loss"] != rows[1]["val_loss"]
+    a, b = tmp_path / "a", tmp_path / "b"
+    for out, data in ((a, small), (b, str(tmp_path / "other.npz"))):
+        run(RunOptions("mlp", data, epochs=2, seed=3, validation_split=0.25, out=out))
+    states = [{k: v for k, v in saved(out).items() if k.startswith("net/")} for out in (a, b)]
+    assert_same(*states)
+    assert losses_of(a, "loss")[-1] == losses_of(b, "loss")[-1]
+    assert losses_of(a)[-1] != losses_of(b)[-1]
 
 
-def test_without_validation_there_are_no_best_weights(small, tmp_path):
-    run(RunOptions("mlp", small, epochs=2, validation_split=0.0, out=tmp_path / "run"))
+def test_a_run_folder_changes_no_number_and_without_validation_has_no_best_weights(small, tmp_path):
+    options = RunOptions("mlp", small, epochs=2, validation_split=0.2)
+    plain, kept = (run(replace(options, out=out)).figures for out in (None, tmp_path / "a"))
+    for key in ("train_loss", "test_loss", "test_accuracy"):
+        assert plain[key] == kept[key]
+    run(replace(options, validation_split=0.0, out=tmp_path / "run"))
     assert not list((tmp_path / "run").glob("best*"))
     header = (tmp_path / "run/history.csv").read_text("utf-8").splitlines()[0]
     assert header == "epoch,loss,accuracy,lr"
-
-
-def test_a_run_folder_changes_no_number(small, tmp_path):
-    options = RunOptions("mlp", small, epochs=2, validation_split=0.2)
-    plain = run(options).figures
-    kept = run(replace(options, out=tmp_path / "run")).figures
-    for key in ("train_loss", "test_loss", "test_accuracy"):
-        assert plain[key] == kept[key]
 
 
 # lenet has dropout and images that are shifted at random, so that every draw counts.
@@ -265,13 +256,12 @@ def test_every_optimizer_learns(optimizer, tmp_path):
 
 
 def test_folding_micro_batches_is_accumulating_them(small):
-    def loss(name):
-        options = RunOptions(
-            "mlp", small, 2, 5, name, lr=0.05, weight_decay=0.0, accumulate=4, seed=1
-        )
-        return run(options).figures["test_loss"]
-
-    assert loss("accumulating_sgd") == pytest.approx(loss("sgd"), rel=1e-4)
+    given = {"lr": 0.05, "weight_decay": 0.0, "accumulate": 4, "seed": 1}
+    folded, added = (
+        run(RunOptions("mlp", small, 2, 5, name, **given)).figures["test_loss"]
+        for name in ("accumulating_sgd", "sgd")
+    )
+    assert folded == pytest.approx(added, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -429,20 +419,18 @@ def test_a_folder_with_a_training_under_way_is_refused_by_the_name_of_its_proces
 
 def test_a_run_that_another_began_meanwhile_is_not_written_over(small, tmp_path, monkeypatch):
     """Both saw an empty folder; the second comes to its first step when the first has ended."""
-    from singanet.commands.runs import run as module
-
-    out, options = tmp_path / "run", RunOptions("mlp", small, epochs=1, out=tmp_path / "run")
-    look = module.expect_no_run
+    where = "singanet.commands.runs.run.expect_no_run"
+    out, look = tmp_path / "run", run_module.expect_no_run
+    options = RunOptions("mlp", small, epochs=1, out=out)
 
     def late(folder):
         look(folder)
-        monkeypatch.setattr(module, "expect_no_run", look)
+        monkeypatch.setattr(where, look)
         run(options)
 
-    monkeypatch.setattr(module, "expect_no_run", late)
-    with pytest.raises(
-        SingaNetError, match=r"a folder without a run; received a folder with config\.json"
-    ):
+    monkeypatch.setattr(where, late)
+    refusal = r"a folder without a run; received a folder with config\.json"
+    with pytest.raises(SingaNetError, match=refusal):
         run(replace(options, lr=0.5))
     assert json.loads((out / "config.json").read_text("utf-8"))["options"]["lr"] is None
     assert json.loads((out / "outcome.json").read_text("utf-8"))["error"] is None
