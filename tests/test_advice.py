@@ -382,13 +382,10 @@ def test_numbers_that_are_not_numbers():
     fit(np.nan_to_num(x))
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("resnet21", "resnet20"), ("ResNet50", "resnet50"), ("resnet-50", "resnet50"),
-        ("vgg17", "vgg16"), ("densenet122", "densenet121"), ("lenet5", "lenet")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("written", "meant"), [
+    ("resnet21", "resnet20"), ("ResNet50", "resnet50"), ("resnet-50", "resnet50"),
+    ("vgg17", "vgg16"), ("densenet122", "densenet121"), ("lenet5", "lenet")
+])  # fmt: skip
 def test_the_nearest_net_is_named(written, meant):
     with pytest.raises(SingaNetError) as refused:
         models.build(written)

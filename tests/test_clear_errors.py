@@ -103,31 +103,24 @@ def test_a_net_without_a_loss_names_the_called_method(method):
         getattr(net, method)(np.ones((1, 2)), np.ones((1, 8)), *more)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (
-            lambda net, x, y: net.evaluate(x, y, return_dict=True),
-            r"return_dict=.*\.logs of evaluate",
-        ),
-        (lambda net, x, y: net.predict(x, verbose=0), "net.predict.*received verbose=; leave it"),
-        (lambda net, x, y: net.compile("sgd", loss_weights=[1]), "MultiLoss.*weights="),
-        (lambda net, x, y: net.fit(), r"received nothing for x; write net.fit\(x=...\)"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (
+        lambda net, x, y: net.evaluate(x, y, return_dict=True), r"return_dict=.*\.logs of evaluate",
+    ),
+    (lambda net, x, y: net.predict(x, verbose=0), "net.predict.*received verbose=; leave it"),
+    (lambda net, x, y: net.compile("sgd", loss_weights=[1]), "MultiLoss.*weights="),
+    (lambda net, x, y: net.fit(), r"received nothing for x; write net.fit\(x=...\)"),
+])  # fmt: skip
 def test_arguments_that_other_libraries_have(net, call, words):
     with pytest.raises(SignatureError, match=words) as caught:
         call(net, np.zeros((4, 5), np.float32), np.zeros(4, int))
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(name for name, each in vars(FeedForwardNet).items() if callable(each) and name[0] != "_"),
-        *("add", "build", "freeze", "forward", "backward", "train", "step"),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *(name for name, each in vars(FeedForwardNet).items() if callable(each) and name[0] != "_"),
+    *("add", "build", "freeze", "forward", "backward", "train", "step"),
+])  # fmt: skip
 def test_every_method_of_a_net_names_its_arguments(net, name):
     if name == "make_executor":  # which no user calls
         return
@@ -161,21 +154,18 @@ def test_float_types_by_their_short_names(net, said, meant):
 
 
 @pytest.mark.parametrize("path", [None, 3, b"x", True])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda net, path: net.save_model(path), lambda net, path: net.load(path),
-        lambda net, path: net.offload(path), lambda net, path: net.predictor().save(path),
-        lambda net, path: net.fit(X, Y, resume=path or 0, verbose=False),
-        lambda net, path: singanet.load_model(path), lambda net, path: singanet.data.load(path),
-        lambda net, path: singanet.data.mnist(path), lambda net, path: singanet.data.cifar10(path),
-        lambda net, path: singanet.data.FolderLoader(path, (1, 8, 8)),
-        lambda net, path: singanet.data.TextDataset.from_file(path),
-        lambda net, path: singanet.onnx.load(path), lambda net, path: singanet.onnx.save(net, path),
-        lambda net, path: singanet.keras.load_model(path),
-        lambda net, path: singanet.pretrained.load(path), lambda net, path: ModelCheckpoint(path)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("call", [
+    lambda net, path: net.save_model(path), lambda net, path: net.load(path),
+    lambda net, path: net.offload(path), lambda net, path: net.predictor().save(path),
+    lambda net, path: net.fit(X, Y, resume=path or 0, verbose=False),
+    lambda net, path: singanet.load_model(path), lambda net, path: singanet.data.load(path),
+    lambda net, path: singanet.data.mnist(path), lambda net, path: singanet.data.cifar10(path),
+    lambda net, path: singanet.data.FolderLoader(path, (1, 8, 8)),
+    lambda net, path: singanet.data.TextDataset.from_file(path),
+    lambda net, path: singanet.onnx.load(path), lambda net, path: singanet.onnx.save(net, path),
+    lambda net, path: singanet.keras.load_model(path),
+    lambda net, path: singanet.pretrained.load(path), lambda net, path: ModelCheckpoint(path)
+])  # fmt: skip
 def test_what_is_no_path(net, call, path):
     with pytest.raises(ArgumentError, match="expected a path, a str or Path; received") as caught:
         call(net, path)
@@ -183,19 +173,15 @@ def test_what_is_no_path(net, call, path):
 
 
 @pytest.mark.parametrize("key", ["x", "validation_data"])
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        (
-            lambda: iter(()),
-            "GeneratorLoader, source: .*def source\\(epoch\\).*received def <lambda>",
-        ),
-        (lambda epoch, other: iter(()), "received def <lambda>\\(epoch, other\\)"),
-        (lambda epoch: iter([(X, Y, 1, 2)]), "GeneratorLoader: .*received a tuple of 4"),
-        (dict.fromkeys([3, 4]).keys(), "{where}, batches: .*received a int"),
-        ({}.values(), "{where}, batches: expected at least one batch"),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    (
+        lambda: iter(()), "GeneratorLoader, source: .*def source\\(epoch\\).*received def <lambda>",
+    ),
+    (lambda epoch, other: iter(()), "received def <lambda>\\(epoch, other\\)"),
+    (lambda epoch: iter([(X, Y, 1, 2)]), "GeneratorLoader: .*received a tuple of 4"),
+    (dict.fromkeys([3, 4]).keys(), "{where}, batches: .*received a int"),
+    ({}.values(), "{where}, batches: expected at least one batch"),
+])  # fmt: skip
 def test_sources_of_batches_are_called_as_they_were_given(net, key, source, words):
     where = "net.fit" + ", validation_data" * (key != "x")
     given = {"x": X, "y": Y, key: source} if key != "x" else {"x": source}
@@ -296,21 +282,18 @@ class Indexed:
         return np.zeros((4, 5), np.float32), np.zeros(4, int)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda net, x: net.fit(Indexed()), r"received a Indexed.*DataLoader.*lambda epoch"),
-        (
-            lambda net, x: net.fit(x, np.zeros(4, int), sample_weight={"scores": np.ones(4)}),
-            r"received a dict of 'scores'.*MultiLoss\(losses, weights=",
-        ),
-        (
-            lambda net, x: singanet.layers.Conv1D("c", 2, 3, padding="full"),
-            "'same', 'valid'.*'causal'",
-        ),
-        (lambda net, x: singanet.layers.Conv2D("c", 2, 3, padding="full"), "'same', 'valid'"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda net, x: net.fit(Indexed()), r"received a Indexed.*DataLoader.*lambda epoch"),
+    (
+        lambda net, x: net.fit(x, np.zeros(4, int), sample_weight={"scores": np.ones(4)}),
+        r"received a dict of 'scores'.*MultiLoss\(losses, weights=",
+    ),
+    (
+        lambda net, x: singanet.layers.Conv1D("c", 2, 3, padding="full"),
+        "'same', 'valid'.*'causal'",
+    ),
+    (lambda net, x: singanet.layers.Conv2D("c", 2, 3, padding="full"), "'same', 'valid'"),
+])  # fmt: skip
 def test_forms_that_other_libraries_take(net, call, words):
     with pytest.raises(SingaNetError, match=words):
         call(net, np.zeros((4, 5), np.float32))
@@ -334,40 +317,37 @@ X, Y = np.ones((8, 5), np.float32), np.arange(8) % 3
 WORDS = np.array(["cat", "dog"] * 4)
 
 
-@pytest.mark.parametrize(
-    ("use", "told"),
-    [
-        (lambda net: net(X), r"net\.predict\(x\)"),
-        (lambda net: singanet.Input("x", 3), r"write \(3,\)"),
-        (lambda net: singanet.FeedForwardNet([Dense("a", 2, input_sample_shape=3)]), r"write \(3,"),
-        (lambda net: net.fit(X, Y, callbacks=[EarlyStopping]), r"write EarlyStopping\(\.\.\.\)"),
-        (lambda net: singanet.FeedForwardNet([Dense]), "the class Dense; pass an instance"),
-        (lambda net: net.evaluate(X), r"^net\.evaluate: .*pass y"),
-        (lambda net: net.evaluate(X[:0], Y[:0]), r"^net\.evaluate: .*at least one sample"),
-        (lambda net: net.evaluate(X[:0], Y[:0], 4), r"^net\.evaluate: .*at least one sample"),
-        (lambda net: net.fit(X, WORDS), r"numpy\.unique\(y, return_inverse=True\)"),
-        (lambda net: net.fit(X, WORDS.astype(object)), r"numpy\.unique\(y, return_inv"),
-        (lambda net: net.fit(X, list(WORDS)), r"numpy\.unique\(y, return_inverse=True\)"),
-        (lambda net: net.fit(WORDS, Y), "singanet.data.Table"),
-        (lambda net: net.train_on_batch(X, Y, np.full(8, np.nan)), "finite numbers; received NaN"),
-        (lambda net: net.test_on_batch(X, Y, np.full(8, np.inf)), "finite numbers; received NaN"),
-        (lambda net: net.fit(X, Y, sample_weight=np.full(8, np.nan)), "finite numbers; received N"),
-        (lambda net: net.optimizer, r"net\.compile\(optimizer, loss\)"),
-        (lambda net: net.train(), r"net\.forward\(True, x\) is training"),
-        (lambda net: net.load_model("x"), r"singanet\.load_model\(path\)"),
-        (lambda net: SGD(lr=0.1).step(), r"net\.step\(x, y, optimizer\)"),
-        (lambda net: SGD(lr=0.1).zero_grad(), "gradients are freed"),
-        (lambda net: History().loss, r"history\['loss'\]"),
-        (lambda net: recorded()["acc"], "did you mean 'accuracy'"),
-        (lambda net: Dataset("d", X, Y, X, Y, 2).X_train, "it is x_train here"),
-        (lambda net: net.generate([[1]], max_new_tokens=3), "called length here"),
-        (lambda net: net.generate([[1]], 3, do_sample=False), "temperature=0"),
-        (lambda net: net.generate([[1]], 3, return_tensors="np"), "ids are NumPy's arrays"),
-        (lambda net: net.generate([[1]], 3, eos_token_id=2), "called stop here"),
-        (lambda net: net.generate(input_ids=[[1]], length=3), "called prompts here"),
-        (lambda net: net.generate([[1]], 3, num_beams=2), "likeliest"),
-    ],
-)
+@pytest.mark.parametrize(("use", "told"), [
+    (lambda net: net(X), r"net\.predict\(x\)"),
+    (lambda net: singanet.Input("x", 3), r"write \(3,\)"),
+    (lambda net: singanet.FeedForwardNet([Dense("a", 2, input_sample_shape=3)]), r"write \(3,"),
+    (lambda net: net.fit(X, Y, callbacks=[EarlyStopping]), r"write EarlyStopping\(\.\.\.\)"),
+    (lambda net: singanet.FeedForwardNet([Dense]), "the class Dense; pass an instance"),
+    (lambda net: net.evaluate(X), r"^net\.evaluate: .*pass y"),
+    (lambda net: net.evaluate(X[:0], Y[:0]), r"^net\.evaluate: .*at least one sample"),
+    (lambda net: net.evaluate(X[:0], Y[:0], 4), r"^net\.evaluate: .*at least one sample"),
+    (lambda net: net.fit(X, WORDS), r"numpy\.unique\(y, return_inverse=True\)"),
+    (lambda net: net.fit(X, WORDS.astype(object)), r"numpy\.unique\(y, return_inv"),
+    (lambda net: net.fit(X, list(WORDS)), r"numpy\.unique\(y, return_inverse=True\)"),
+    (lambda net: net.fit(WORDS, Y), "singanet.data.Table"),
+    (lambda net: net.train_on_batch(X, Y, np.full(8, np.nan)), "finite numbers; received NaN"),
+    (lambda net: net.test_on_batch(X, Y, np.full(8, np.inf)), "finite numbers; received NaN"),
+    (lambda net: net.fit(X, Y, sample_weight=np.full(8, np.nan)), "finite numbers; received N"),
+    (lambda net: net.optimizer, r"net\.compile\(optimizer, loss\)"),
+    (lambda net: net.train(), r"net\.forward\(True, x\) is training"),
+    (lambda net: net.load_model("x"), r"singanet\.load_model\(path\)"),
+    (lambda net: SGD(lr=0.1).step(), r"net\.step\(x, y, optimizer\)"),
+    (lambda net: SGD(lr=0.1).zero_grad(), "gradients are freed"),
+    (lambda net: History().loss, r"history\['loss'\]"),
+    (lambda net: recorded()["acc"], "did you mean 'accuracy'"),
+    (lambda net: Dataset("d", X, Y, X, Y, 2).X_train, "it is x_train here"),
+    (lambda net: net.generate([[1]], max_new_tokens=3), "called length here"),
+    (lambda net: net.generate([[1]], 3, do_sample=False), "temperature=0"),
+    (lambda net: net.generate([[1]], 3, return_tensors="np"), "ids are NumPy's arrays"),
+    (lambda net: net.generate([[1]], 3, eos_token_id=2), "called stop here"),
+    (lambda net: net.generate(input_ids=[[1]], length=3), "called prompts here"),
+    (lambda net: net.generate([[1]], 3, num_beams=2), "likeliest"),
+])  # fmt: skip
 def test_what_is_typed_from_elsewhere_meets_advice(net, use, told):
     with pytest.raises(SingaNetError, match=told):
         use(net)

@@ -39,9 +39,8 @@ def test_close_names_are_suggested():
     assert did_you_mean("xyz", ["relu", "tanh"], "none") == "none"
 
 
-@pytest.mark.parametrize(
-    "value", [np.zeros((3, 4)), {"x": np.zeros((40, 40))}, "a" * 500, [*range(999)]]
-)
+@pytest.mark.parametrize("value",
+    [np.zeros((3, 4)), {"x": np.zeros((40, 40))}, "a" * 500, [*range(999)]])  # fmt: skip
 def test_a_value_that_is_refused_takes_a_line(value):
     with pytest.raises(ArgumentError) as caught:
         checked_count("net", "n", value, 1)

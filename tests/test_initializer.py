@@ -59,20 +59,17 @@ def test_keras_name_of_the_whole_bell():
     assert np.array_equal(*drawn)
 
 
-@pytest.mark.parametrize(
-    ("rule", "name", "settings"),
-    [
-        (init.GlorotTruncated(), "GlorotNormal", {}), (init.HeTruncated(), "HeNormal", {}),
-        (init.LecunTruncated(), "LecunNormal", {}),
-        *(
-            (init.VarianceScaling(**given), "VarianceScaling", given)
-            for given in (
-                {}, {"scale": 3.0, "mode": "fan_out", "distribution": "uniform"},
-                {"scale": 0.5, "mode": "fan_avg", "distribution": "truncated_normal"}
-            )
+@pytest.mark.parametrize(("rule", "name", "settings"), [
+    (init.GlorotTruncated(), "GlorotNormal", {}), (init.HeTruncated(), "HeNormal", {}),
+    (init.LecunTruncated(), "LecunNormal", {}),
+    *(
+        (init.VarianceScaling(**given), "VarianceScaling", given)
+        for given in (
+            {}, {"scale": 3.0, "mode": "fan_out", "distribution": "uniform"},
+            {"scale": 0.5, "mode": "fan_avg", "distribution": "truncated_normal"}
         )
-    ],
-)  # fmt: skip
+    )
+])  # fmt: skip
 def test_variance_and_ends_are_those_of_keras(rule, name, settings):
     keras = pytest.importorskip("keras")
     theirs = getattr(keras.initializers, name)(seed=0, **settings)(WIDE, "float32")
@@ -97,30 +94,27 @@ def test_dirac_is_that_of_pytorch(shape, groups):
     np.testing.assert_array_equal(rows, wanted.reshape(flat))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        *((lambda g=g: init.Dirac(**g), "Dirac: expected kernel=")
-          for g in ({"kernel": 3}, {"kernel": (0, 3)}, {"kernel": ()}, {"groups": 0})),
-        *((lambda r=r, s=s: draw(r, s), "Dirac: expected filters") for r, s in (
-            (init.Dirac(), (4, 9)), (init.Dirac((3, 3)), (4, 10)), (init.Dirac((3,)), (9,)),
-            (init.Dirac(groups=3), (4, 2, 3)))),
-        *((lambda g=g: init.VarianceScaling(**g), rf"VarianceScaling\({next(iter(g))}=\)")
-          for g in ({"mode": "fan"}, {"distribution": "gaussian"})),
-        *((lambda r=r, s=s: draw(r, s), r"received shape \(") for r, s in (
-            (init.Eye(), (3,)), (init.Eye(), (2, 2, 2)), (init.Orthogonal(), (3,)))),
-        (lambda: init.Uniform(1, 0), "low <= high"), (lambda: init.Gaussian(0, -1), "std >= 0"),
-        *((lambda s=s: draw(init.GlorotUniform(), s), "expected known fans.*received shape")
-          for s in ((), (0, 4), (3, 0))),
-        *((lambda s=s: init.from_spec(s, "layer 'a'"), words) for s, words in (
-            ({"init": "gausian"}, "layer 'a'.*'gausian'; did you mean 'gaussian'"),
-            *(({**s}, "name or an Initializer")
-              for s in ({}, {"init": None}, {"init": 3}, {"init": np.zeros(2)})),
-            ({"init": "gaussian", "mean": 0}, "without.*std"),
-            ({"init": "uniform", "high": 0}, "without.*low"),
-            ({"init": "uniform"}, "without.*'low', 'high'"))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "words"), [
+    *((lambda g=g: init.Dirac(**g), "Dirac: expected kernel=")
+      for g in ({"kernel": 3}, {"kernel": (0, 3)}, {"kernel": ()}, {"groups": 0})),
+    *((lambda r=r, s=s: draw(r, s), "Dirac: expected filters") for r, s in (
+        (init.Dirac(), (4, 9)), (init.Dirac((3, 3)), (4, 10)), (init.Dirac((3,)), (9,)),
+        (init.Dirac(groups=3), (4, 2, 3)))),
+    *((lambda g=g: init.VarianceScaling(**g), rf"VarianceScaling\({next(iter(g))}=\)")
+      for g in ({"mode": "fan"}, {"distribution": "gaussian"})),
+    *((lambda r=r, s=s: draw(r, s), r"received shape \(") for r, s in (
+        (init.Eye(), (3,)), (init.Eye(), (2, 2, 2)), (init.Orthogonal(), (3,)))),
+    (lambda: init.Uniform(1, 0), "low <= high"), (lambda: init.Gaussian(0, -1), "std >= 0"),
+    *((lambda s=s: draw(init.GlorotUniform(), s), "expected known fans.*received shape")
+      for s in ((), (0, 4), (3, 0))),
+    *((lambda s=s: init.from_spec(s, "layer 'a'"), words) for s, words in (
+        ({"init": "gausian"}, "layer 'a'.*'gausian'; did you mean 'gaussian'"),
+        *(({**s}, "name or an Initializer")
+          for s in ({}, {"init": None}, {"init": 3}, {"init": np.zeros(2)})),
+        ({"init": "gaussian", "mean": 0}, "without.*std"),
+        ({"init": "uniform", "high": 0}, "without.*low"),
+        ({"init": "uniform"}, "without.*'low', 'high'"))),
+])  # fmt: skip
 def test_what_is_no_rule_or_fits_no_shape_is_refused(call, words):
     with pytest.raises((ArgumentError, UnknownNameError), match=words):
         call()
@@ -150,38 +144,32 @@ def test_orthogonal_is_not_biased_to_one_sign():
     assert abs(float(np.mean(corners))) < 0.1
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        init.Uniform(0, 1), init.Gaussian(0, 1), init.TruncatedNormal(0, 1), init.GlorotUniform(),
-        init.Orthogonal()
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("rule", [
+    init.Uniform(0, 1), init.Gaussian(0, 1), init.TruncatedNormal(0, 1), init.GlorotUniform(),
+    init.Orthogonal()
+])  # fmt: skip
 def test_the_generator_decides_every_draw(rule):
     np.testing.assert_array_equal(draw(rule, (7, 5)), draw(rule, (7, 5)))
     other = rule(np.random.default_rng(8), (7, 5), (0, 0))
     assert not np.array_equal(draw(rule, (7, 5)), other)
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({"init": "gaussian", "mean": 0, "std": 0.1}, init.Gaussian(0, 0.1)),
-        ({"init": "Uniform", "low": -1, "high": 1}, init.Uniform(-1, 1)),
-        ({"init": "CONSTANT", "value": 3}, init.Constant(3)),
-        ({"init": "constant"}, init.Constant(0.0)),
-        ({"init": "xavier", "name": "w"}, init.GlorotUniform()),
-        ({"init": "msra"}, init.HeNormal()), ({"init": "lecun_normal"}, init.LecunNormal()),
-        ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)), ({"init": "eye"}, init.Eye()),
-        ({"init": "he_truncated"}, init.HeTruncated()),
-        (
-            {"init": "variance_scaling", "mode": "fan_out", "scale": 2.0},
-            init.VarianceScaling(2.0, "fan_out")
-        ),
-        ({"init": "dirac", "kernel": [3, 3]}, init.Dirac((3, 3))),
-        ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1))
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spec", "expected"), [
+    ({"init": "gaussian", "mean": 0, "std": 0.1}, init.Gaussian(0, 0.1)),
+    ({"init": "Uniform", "low": -1, "high": 1}, init.Uniform(-1, 1)),
+    ({"init": "CONSTANT", "value": 3}, init.Constant(3)),
+    ({"init": "constant"}, init.Constant(0.0)),
+    ({"init": "xavier", "name": "w"}, init.GlorotUniform()),
+    ({"init": "msra"}, init.HeNormal()), ({"init": "lecun_normal"}, init.LecunNormal()),
+    ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)), ({"init": "eye"}, init.Eye()),
+    ({"init": "he_truncated"}, init.HeTruncated()),
+    (
+        {"init": "variance_scaling", "mode": "fan_out", "scale": 2.0},
+        init.VarianceScaling(2.0, "fan_out")
+    ),
+    ({"init": "dirac", "kernel": [3, 3]}, init.Dirac((3, 3))),
+    ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1))
+])  # fmt: skip
 def test_specs(spec, expected):
     before = dict(spec)
     made = init.from_spec(spec, "layer 'a'")
@@ -203,13 +191,9 @@ def test_a_spec_may_hold_an_initializer_of_ones_own():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "1", None, True])
 def test_numbers_must_be_finite(bad):
     for make in (
-        lambda: init.Constant(bad),
-        lambda: init.Uniform(0, bad),
-        lambda: init.Gaussian(bad, 1),
-        lambda: init.TruncatedNormal(0, bad),
-        lambda: init.Orthogonal(bad),
-        lambda: init.Eye(bad),
-    ):
+        lambda: init.Constant(bad), lambda: init.Uniform(0, bad), lambda: init.Gaussian(bad, 1),
+        lambda: init.TruncatedNormal(0, bad), lambda: init.Orthogonal(bad), lambda: init.Eye(bad)
+    ):  # fmt: skip
         with pytest.raises(ArgumentError, match="finite number"):
             make()
 

@@ -619,12 +619,9 @@ def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(transposed, tmp
     made.save_model(tmp_path / "net.singanet")
     predictor = made.predictor()
     for predict in (
-        made.predict,
-        predictor,
-        lambda x: made.predict(x, batch_size=2),
-        lambda x: made.forward(True, x),
-        load_model(tmp_path / "net.singanet").predict,
-    ):
+        made.predict, predictor, lambda x: made.predict(x, batch_size=2),
+        lambda x: made.forward(True, x), load_model(tmp_path / "net.singanet").predict
+    ):  # fmt: skip
         np.testing.assert_array_equal(predict(x), np.full((3, 2), 2))
         np.testing.assert_array_equal(predict(tuple(x)), np.full((3, 2), 2))
     assert made.evaluate(x, np.full((3, 2), 2, np.float32)).loss == 0

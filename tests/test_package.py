@@ -107,9 +107,8 @@ def test_rooms_come_when_they_are_asked_for():
     assert {"keras", "report", "FeedForwardNet"} <= {*shown}
 
 
-@pytest.mark.parametrize(
-    "name", ["singanet", "singanet.parallel.launch.rank", "singanet.parallel.launch.start"]
-)
+@pytest.mark.parametrize("name",
+    ["singanet", "singanet.parallel.launch.rank", "singanet.parallel.launch.start"])  # fmt: skip
 def test_what_starts_processes_loads_neither_arrays_nor_nets(name):
     heavy = ["numpy", "singanet.net", "singanet.layers", "singanet.parallel.pipeline"]
     code = f"import json, sys, {name}; print(json.dumps([n for n in {heavy} if n in sys.modules]))"

@@ -98,9 +98,8 @@ def warm():
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("tied", "rule"), [*((True, rule) for rule in RULES), (False, "adafactor")]
-)
+@pytest.mark.parametrize(("tied", "rule"),
+                         [*((True, rule) for rule in RULES), (False, "adafactor")])  # fmt: skip
 @pytest.mark.parametrize("level", ["none", pytest.param("cheap", marks=pytest.mark.full)])
 def test_every_step_stays_within_what_was_told(tied, rule, level):
     _, peaks, told = trained(tied, rule, level=level)
@@ -114,9 +113,8 @@ def test_the_first_step_by_the_layers_is_told(tied):
     assert 0.98 * told - BESIDE <= peak <= 1.02 * told + BESIDE
 
 
-@pytest.mark.parametrize(
-    ("metric", "ignored"), [(Accuracy, 0.0), (partial(Perplexity, ignore_index=-100), 0.3)]
-)
+@pytest.mark.parametrize(("metric", "ignored"),
+    [(Accuracy, 0.0), (partial(Perplexity, ignore_index=-100), 0.3)])  # fmt: skip
 def test_ignored_labels_and_metrics_take_no_copy_of_the_scores(monkeypatch, metric, ignored):
     monkeypatch.setattr(regression, "_AT_A_TIME", SOME)
     net, peaks, told = trained(True, "sgd", metric(), ignore=-100, ignored=ignored)

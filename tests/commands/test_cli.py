@@ -234,9 +234,8 @@ def test_helps_show_defaults_and_groups():
     assert titles == [*GROUPS, "options", "examples"]
 
 
-@pytest.mark.parametrize(
-    "argv", [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]]
-)
+@pytest.mark.parametrize("argv",
+    [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]])  # fmt: skip
 def test_nothing_is_imported_that_is_not_needed(argv):
     code = (
         "import sys\nfrom singanet.__main__ import main\n"

@@ -36,16 +36,13 @@ def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
     assert options.final == {2, 3}
 
 
-@pytest.mark.parametrize(
-    ("words", "sizes", "ranks"),
-    [
-        (["-n", "3"], None, 3), (["-n", "3", "--elastic", "2:4"], (2, 4), 3),
-        (["--elastic", "2:4", "-n3", "--rest", "1"], (2, 4), 3), (["--elastic=2:4"], (2, 4), 4),
-        (["--elastic", "2:4", "--hosts", "HOSTS"], (2, 4), 3),
-        (["--elastic", "1:2", "--hosts", "HOSTS"], (1, 2), 2),
-        (["--elastic", "4:5", "--hosts", "HOSTS"], (4, 5), 4)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "sizes", "ranks"), [
+    (["-n", "3"], None, 3), (["-n", "3", "--elastic", "2:4"], (2, 4), 3),
+    (["--elastic", "2:4", "-n3", "--rest", "1"], (2, 4), 3), (["--elastic=2:4"], (2, 4), 4),
+    (["--elastic", "2:4", "--hosts", "HOSTS"], (2, 4), 3),
+    (["--elastic", "1:2", "--hosts", "HOSTS"], (1, 2), 2),
+    (["--elastic", "4:5", "--hosts", "HOSTS"], (4, 5), 4)
+])  # fmt: skip
 def test_elastic_has_sizes(words, sizes, ranks, monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr(

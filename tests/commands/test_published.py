@@ -28,9 +28,8 @@ def expected(folder, ids, **drawn):
     return tokenizer.decode(found)
 
 
-@pytest.mark.parametrize(
-    "drawn", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.8, "seed": 3}]
-)
+@pytest.mark.parametrize("drawn",
+    [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.8, "seed": 3}])  # fmt: skip
 def test_it_answers_by_the_template_and_writes_on_without(llama, capsys, drawn):
     options = [part for name, value in drawn.items() for part in (f"--{name}", value)]
     options = [str(each).replace("_", "-") for each in options]

@@ -198,14 +198,11 @@ def there(tmp_path_factory, run_dir):
     np.savez(folder / "wide.npz", x=zeros((3, 4, 5), np.float32))
     np.savez(folder / "scalar.npz", x=zeros((), np.float32))
     for name, content in {
-        "text.npz": b"just some text, in truth",
-        "empty.npz": b"",
-        "broken.npz": b"PK\x03\x04" + bytes(40),
-        "bytes.txt": b"a\n\xff",
-        "cut.npz": (run_dir / "best.npz").read_bytes()[:-100],
-        "blank/a.jsonl": b"\n\n",
-        "answers/a.jsonl": b'{"answer": "yes"}\n' * 40,
-    }.items():
+        "text.npz": b"just some text, in truth", "empty.npz": b"",
+        "broken.npz": b"PK\x03\x04" + bytes(40), "bytes.txt": b"a\n\xff",
+        "cut.npz": (run_dir / "best.npz").read_bytes()[:-100], "blank/a.jsonl": b"\n\n",
+        "answers/a.jsonl": b'{"answer": "yes"}\n' * 40
+    }.items():  # fmt: skip
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / "no-texts").mkdir()
@@ -238,20 +235,17 @@ def test_a_mistake_is_one_line_and_nothing_is_changed(line, places, refused, tmp
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("class-weight = 3", "a value of type dict"),
-        ("model = 'mlp'\nclass-weight = { a = 3 }", "--class-weight"),
-        ("model = 'mlp'\nclass-weight = { 0 = 'x' }", "class_weight"),
-        ("shuffle = 0", "a value of type bool"), ("epoch = 3", "did you mean 'epochs'"),
-        ("epochs = '3'", "a value of type int"), ("epochs = true", "a value of type int"),
-        ("resume = 1", "a value of type bool"), ("batch-size = 3\nbatch_size = 4", "once"),
-        ("[train]\nepochs = 3", "'train'"), ('data = "a\\u0000b"', "key 'data'"),
-        ("epochs : 3", "expected TOML"), ("", "required: MODEL"),
-        (b"\xff\xfe\x00", "expected TOML")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), [
+    ("class-weight = 3", "a value of type dict"),
+    ("model = 'mlp'\nclass-weight = { a = 3 }", "--class-weight"),
+    ("model = 'mlp'\nclass-weight = { 0 = 'x' }", "class_weight"),
+    ("shuffle = 0", "a value of type bool"), ("epoch = 3", "did you mean 'epochs'"),
+    ("epochs = '3'", "a value of type int"), ("epochs = true", "a value of type int"),
+    ("resume = 1", "a value of type bool"), ("batch-size = 3\nbatch_size = 4", "once"),
+    ("[train]\nepochs = 3", "'train'"), ('data = "a\\u0000b"', "key 'data'"),
+    ("epochs : 3", "expected TOML"), ("", "required: MODEL"),
+    (b"\xff\xfe\x00", "expected TOML")
+])  # fmt: skip
 def test_a_file_that_says_something_else_is_refused(tmp_path, text, said, refused):
     config = tmp_path / "run.toml"
     config.write_bytes(text if isinstance(text, bytes) else text.encode())

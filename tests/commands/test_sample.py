@@ -57,10 +57,8 @@ def test_a_text_without_new_lines_begins_with_a_character_of_its_own(tmp_path, c
 
 def test_mistakes_are_one_line(language_run, refused):
     for options, said in (
-        ("--temperature -1", "temperature: expected"),
-        ("--top-p 2", "top_p: expected"),
-        ("--prompt X", "received 'X'"),
-        ("--length 0", "--length"),
-        ("--data plays", "remove --data"),
-    ):
+        ("--temperature -1", "temperature: expected"), ("--top-p 2", "top_p: expected"),
+        ("--prompt X", "received 'X'"), ("--length 0", "--length"),
+        ("--data plays", "remove --data")
+    ):  # fmt: skip
         assert said in refused("sample", language_run, *options.split())

@@ -147,9 +147,8 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
     assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
-)
+@pytest.mark.parametrize(("number", "word"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])  # fmt: skip
 @pytest.mark.full
 def test_a_process_that_is_told_to_end_saves_and_says_so(tmp_path, number, word):
     out = tmp_path / "run"
@@ -264,16 +263,13 @@ def test_folding_micro_batches_is_accumulating_them(small):
     assert folded == pytest.approx(added, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"clip": 0.01}, {"clip": 0.001, "clip_by": "value"}, {"clip": 0.01, "clip_by": "global"},
-        {"accumulate": 2}, {"weight_decay": 0.5}, {"class_weight": {0: 9.0}}, {"shuffle": False},
-        {"drop_last": True}, {"steps_per_epoch": 1}, {"initial_epoch": 1},
-        {"mixed_precision": "float16"}, {"validation_split": 0.2}, {"lr": 0.001}, {"batch_size": 8},
-        {"optimizer": "adam"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("extra", [
+    {"clip": 0.01}, {"clip": 0.001, "clip_by": "value"}, {"clip": 0.01, "clip_by": "global"},
+    {"accumulate": 2}, {"weight_decay": 0.5}, {"class_weight": {0: 9.0}}, {"shuffle": False},
+    {"drop_last": True}, {"steps_per_epoch": 1}, {"initial_epoch": 1},
+    {"mixed_precision": "float16"}, {"validation_split": 0.2}, {"lr": 0.001}, {"batch_size": 8},
+    {"optimizer": "adam"},
+])  # fmt: skip
 def test_an_option_changes_the_run(small, extra):
     plain = run(RunOptions("mlp", small, epochs=2)).figures["test_loss"]
     assert run(RunOptions("mlp", small, epochs=2, **extra)).figures["test_loss"] != plain

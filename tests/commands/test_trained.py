@@ -136,19 +136,15 @@ def test_a_text_is_the_one_it_was_trained_on(tmp_path, refused):
     assert "characters" in refused("evaluate", out, "--data", other)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"options": {"model": "mlp"}, "net": {}}',
-        '{"options": {"model": 3}, "net": {"input_shape": [1, 8, 8], "num_classes": 10}}',
-        '{"options": {}, "net": {"input_shape": [1, 8, 8], "num_classes": 10}}',
-        '{"options": {"model": "mlp"}, "net": {"input_shape": 3, "num_classes": 10}}',
-        '{"options": {"model": "mlp"}, "net": {"input_shape": [1, 8, 8], "num_classes": "x"}}',
-        '{"options": {"model": "mlp", "seed": []}, "net": {"input_shape": [8], "num_classes": 9}}',
-        '{"options": [], "net": {}}',
-        "no JSON",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    '{"options": {"model": "mlp"}, "net": {}}',
+    '{"options": {"model": 3}, "net": {"input_shape": [1, 8, 8], "num_classes": 10}}',
+    '{"options": {}, "net": {"input_shape": [1, 8, 8], "num_classes": 10}}',
+    '{"options": {"model": "mlp"}, "net": {"input_shape": 3, "num_classes": 10}}',
+    '{"options": {"model": "mlp"}, "net": {"input_shape": [1, 8, 8], "num_classes": "x"}}',
+    '{"options": {"model": "mlp", "seed": []}, "net": {"input_shape": [8], "num_classes": 9}}',
+    '{"options": [], "net": {}}', "no JSON",
+])  # fmt: skip
 def test_a_configuration_that_is_not_ours_is_refused(text, run_dir, tmp_path, refused):
     (tmp_path / "epoch-0003.npz").write_bytes((run_dir / "epoch-0003.npz").read_bytes())
     (tmp_path / "config.json").write_text(text)

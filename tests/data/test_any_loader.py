@@ -193,10 +193,8 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [(n, other) for n, given in WITH.items() for other in OTHERS if other in given],
-)
+@pytest.mark.parametrize(("name", "other"),
+    [(n, other) for n, given in WITH.items() for other in OTHERS if other in given])  # fmt: skip
 def test_a_state_of_another_loader_is_refused_and_changes_nothing(given, name, other):
     loader, another = (
         MAKERS[name](PUBLIC[name], given, **more) for more in ({}, {other: OTHERS[other]})
@@ -216,10 +214,8 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [(n, option) for n, given in WITH.items() for option in BAD if option in given],
-)
+@pytest.mark.parametrize(("name", "option"),
+    [(n, option) for n, given in WITH.items() for option in BAD if option in given])  # fmt: skip
 def test_arguments_that_are_refused(given, name, option):
     for value in BAD[option]:
         with pytest.raises(ArgumentError, match=option):

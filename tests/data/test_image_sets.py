@@ -162,15 +162,12 @@ def test_labels_out_of_range_name_file_and_image(tmp_path, binary):
 TWO = {"labels": [1, 2], "data": PIXELS["test"]}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {}, {"data": PIXELS["test"]}, {"labels": [1, 2]}, TWO | {"labels": [1, 2, 3]},
-        TWO | {"labels": (1, 2)}, TWO | {"labels": [1, -2]}, TWO | {"labels": [1, "2"]},
-        TWO | {"data": PIXELS["test"][:, :-1]}, TWO | {"data": PIXELS["test"].astype(np.int16)},
-        TWO | {"data": PIXELS["test"][None]}, TWO | {"data": 5}, Reduced(exec, "raise SystemExit"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    {}, {"data": PIXELS["test"]}, {"labels": [1, 2]}, TWO | {"labels": [1, 2, 3]},
+    TWO | {"labels": (1, 2)}, TWO | {"labels": [1, -2]}, TWO | {"labels": [1, "2"]},
+    TWO | {"data": PIXELS["test"][:, :-1]}, TWO | {"data": PIXELS["test"].astype(np.int16)},
+    TWO | {"data": PIXELS["test"][None]}, TWO | {"data": 5}, Reduced(exec, "raise SystemExit"),
+])  # fmt: skip
 def test_pickles_with_other_entries(tmp_path, content):
     files = {**ten(False), "data_batch_5": pickle.dumps(content, 2)}
     told = "data_batch_5.*exec" if isinstance(content, Reduced) else "data_batch_5"
@@ -260,14 +257,11 @@ def test_four_files_become_a_data_set(tmp_path, form):
         mnist(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "missing", "words"),
-    [
-        *((FOUR, name, f"'{name}'.*yann.lecun.com") for name in NAMES),
-        ((MNIST_LABELS, MNIST_IMAGES) * 2, "", "train-images.*3 axes.*its own name"),
-        ((MNIST_IMAGES, MNIST_LABELS[:11], MNIST_IMAGES, MNIST_LABELS), "", "12 labels.*11"),
-    ],
-)
+@pytest.mark.parametrize(("arrays", "missing", "words"), [
+    *((FOUR, name, f"'{name}'.*yann.lecun.com") for name in NAMES),
+    ((MNIST_LABELS, MNIST_IMAGES) * 2, "", "train-images.*3 axes.*its own name"),
+    ((MNIST_IMAGES, MNIST_LABELS[:11], MNIST_IMAGES, MNIST_LABELS), "", "12 labels.*11"),
+])  # fmt: skip
 def test_files_of_mnist_that_do_not_match(tmp_path, arrays, missing, words):
     with pytest.raises(DataError, match=words):
         mnist(write_mnist(tmp_path, arrays, missing))
@@ -344,13 +338,10 @@ def test_cifar10_from_a_folder_the_one_above_and_an_archive(tmp_path, binary):
     check_ten(cifar10(path))
 
 
-@pytest.mark.parametrize(
-    ("make", "factor", "digest"),
-    [
-        (digits, 16, "eb16a5b9fcc31197ecd8be8456b687084ffc10eb4cc2efbd406de3cc793713c8"),
-        (scenes, None, "cf4c5ac2b8d84abff4447db160df6a963ac424ea5065c545a643699676a580d0"),
-    ],
-)
+@pytest.mark.parametrize(("make", "factor", "digest"), [
+    (digits, 16, "eb16a5b9fcc31197ecd8be8456b687084ffc10eb4cc2efbd406de3cc793713c8"),
+    (scenes, None, "cf4c5ac2b8d84abff4447db160df6a963ac424ea5065c545a643699676a580d0"),
+])  # fmt: skip
 def test_sets_never_change(make, factor, digest):
     data, content = make(), hashlib.sha256()
     for array in (data.x_train, data.y_train, data.x_test, data.y_test):

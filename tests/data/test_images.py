@@ -100,9 +100,8 @@ def test_mutated_images_are_read_or_refused(tmp_path_factory, data, form):
     assert "a.image" in str(found) if isinstance(found, DataError) else found.ndim == 3
 
 
-@pytest.mark.parametrize(
-    ("content", "word"), [(b"", "an empty file"), (b"hello there", "text that begins")]
-)
+@pytest.mark.parametrize(("content", "word"),
+    [(b"", "an empty file"), (b"hello there", "text that begins")])  # fmt: skip
 def test_what_is_no_image_is_named(tmp_path, content, word):
     path = tmp_path / "a.png"
     path.write_bytes(content)
@@ -217,14 +216,11 @@ def test_a_test_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(folder
         FolderLoader(test, 4, classes=train.classes)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("dog/odd.png", (9, 5), r"odd\.png.*3×4 with 3 channels.*5×9.*pass size="),
-        ("dog/6.png", None, r"dog.6\.png.*a PNG image"),
-        ("bird", None, "bird.*none.*every subfolder is a class"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("dog/odd.png", (9, 5), r"odd\.png.*3×4 with 3 channels.*5×9.*pass size="),
+    ("dog/6.png", None, r"dog.6\.png.*a PNG image"),
+    ("bird", None, "bird.*none.*every subfolder is a class"),
+])  # fmt: skip
 def test_what_is_no_set_of_images_is_named(folder, name, content, words):
     path = folder / name
     if content:
@@ -250,13 +246,10 @@ def draws_of(transform, given, count=200):
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize(
-    "transform",
-    [
-        partial(resize, size=5), partial(crop, size=(4, 5)), partial(random_crop, size=12, pad=2),
-        partial(random_resized_crop, size=(4, 6)), random_flip, random_color, random_erase,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("transform", [
+    partial(resize, size=5), partial(crop, size=(4, 5)), partial(random_crop, size=12, pad=2),
+    partial(random_resized_crop, size=(4, 6)), random_flip, random_color, random_erase,
+])  # fmt: skip
 def test_an_image_stays_one_of_its_type_and_is_not_changed(transform, dtype):
     given = image(dtype)
     before = given.copy()

@@ -110,17 +110,13 @@ def test_state_of_another_loader_is_refused_and_changes_nothing():
     assert loader.state_dict() == before
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (np.zeros(3), np.zeros(4), "x: 3, y: 4"),
-        ({"a": np.zeros(3), "b": np.zeros(2)}, np.zeros(3), r"x\['a'\]: 3, x\['b'\]: 2, y: 3"),
-        ([1, 2], np.zeros(2), "ArrayLoader, x: .*list"),
-        (np.zeros(2), np.zeros(()), "ArrayLoader, y: .*ndarray"),
-        ({}, {}, "no array"),
-        (np.zeros((0, 3)), np.zeros(0), "0 samples"),
-    ],
-)
+@pytest.mark.parametrize(("x", "y", "message"), [
+    (np.zeros(3), np.zeros(4), "x: 3, y: 4"),
+    ({"a": np.zeros(3), "b": np.zeros(2)}, np.zeros(3), r"x\['a'\]: 3, x\['b'\]: 2, y: 3"),
+    ([1, 2], np.zeros(2), "ArrayLoader, x: .*list"),
+    (np.zeros(2), np.zeros(()), "ArrayLoader, y: .*ndarray"), ({}, {}, "no array"),
+    (np.zeros((0, 3)), np.zeros(0), "0 samples"),
+])  # fmt: skip
 def test_bad_data(x, y, message):
     with pytest.raises(DataError, match=message):
         ArrayLoader(x, y, 2)
@@ -306,9 +302,8 @@ def test_bad_ids(ids):
         TextLoader(ids, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("n", "options"), [(0, {}), (1, {}), (4, {}), (4, {"world_size": 2}), (20, {"drop_last": True})]
-)
+@pytest.mark.parametrize(("n", "options"),
+    [(0, {}), (1, {}), (4, {}), (4, {"world_size": 2}), (20, {"drop_last": True})])  # fmt: skip
 def test_too_few_ids(n, options):
     with pytest.raises(DataError, match=f"{n} ids"):
         TextLoader(np.arange(n), 4, 5, **options)

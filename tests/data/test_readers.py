@@ -76,17 +76,13 @@ def test_other_types_are_refused_unread(tmp_path, array, told):
         read_npz(path, ["x"])
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b"", "an empty file"),
-        (npy(np.ones(2)), "a single .npy array"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(20), "a PNG image"),
-        (b"x_train,y_train\n1,2\n", "text that begins 'x_train,y_train"),
-        (bytes(range(128, 160)), "a Python pickle"),
-        (b"\x01\x02\x03\x04", "a file that begins with the bytes 01 02 03 04"),
-    ],
-)
+@pytest.mark.parametrize(("content", "named"), [
+    (b"", "an empty file"), (npy(np.ones(2)), "a single .npy array"),
+    (b"\x89PNG\r\n\x1a\n" + bytes(20), "a PNG image"),
+    (b"x_train,y_train\n1,2\n", "text that begins 'x_train,y_train"),
+    (bytes(range(128, 160)), "a Python pickle"),
+    (b"\x01\x02\x03\x04", "a file that begins with the bytes 01 02 03 04"),
+])  # fmt: skip
 def test_file_that_is_not_what_its_name_says(tmp_path, content, named):
     path = tmp_path / "data.npz"
     path.write_bytes(content)
@@ -125,14 +121,11 @@ def floats(shape, descr="<f4", order=False, version=1):
     return header(f"{told}\n", version) + np.ones(2, "f4").tobytes()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        floats((9999999999999,)), floats((1,)), floats((-2,)), floats((2,), "<f0"),
-        floats((2,), "<f3"), floats((2,), version=3), floats((2,), order=1),
-        header("__import__('os').abort()") + bytes(8), header("{" * 5000), b"\x93NUMPY",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    floats((9999999999999,)), floats((1,)), floats((-2,)), floats((2,), "<f0"),
+    floats((2,), "<f3"), floats((2,), version=3), floats((2,), order=1),
+    header("__import__('os').abort()") + bytes(8), header("{" * 5000), b"\x93NUMPY",
+])  # fmt: skip
 def test_forged_headers_are_refused(tmp_path, content):
     path = archive(tmp_path / "a.npz", [("x.npy", content)])
     with pytest.raises(DataError):
@@ -221,16 +214,12 @@ def test_cut_anywhere_names_file_and_byte(tmp_path, packed):
             assert f"byte {length}:" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (b"", "an empty file"),
-        (b"\x89PNG....", "a PNG image"),
-        (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "begins with the bytes 00 00 07 01"),
-        (bytes([0, 0, 8, 0]), "begins with the bytes 00 00 08 00"),
-        (bytes([0, 1, 8, 1, 0, 0, 0, 0]), "begins with the bytes 00 01 08 01"),
-    ],
-)
+@pytest.mark.parametrize(("content", "word"), [
+    (b"", "an empty file"), (b"\x89PNG....", "a PNG image"),
+    (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "begins with the bytes 00 00 07 01"),
+    (bytes([0, 0, 8, 0]), "begins with the bytes 00 00 08 00"),
+    (bytes([0, 1, 8, 1, 0, 0, 0, 0]), "begins with the bytes 00 01 08 01"),
+])  # fmt: skip
 def test_what_is_no_idx_file(tmp_path, content, word):
     path = tmp_path / "a"
     path.write_bytes(content)
@@ -295,14 +284,11 @@ def test_sets_by_name_and_path(tmp_path, form, monkeypatch):
     assert load("mine").num_classes == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "more", "words"),
-    [
-        ({"y_test": None}, {}, r"mine\.npz.*without 'y_test'"),
-        ({"x_train": np.full((4, 2, 3), np.nan)}, {}, r"mine\.npz.*'x_train'.*24 NaN"),
-        ({}, {"max_bytes": 40}, "at most 40 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "more", "words"), [
+    ({"y_test": None}, {}, r"mine\.npz.*without 'y_test'"),
+    ({"x_train": np.full((4, 2, 3), np.nan)}, {}, r"mine\.npz.*'x_train'.*24 NaN"),
+    ({}, {"max_bytes": 40}, "at most 40 bytes"),
+])  # fmt: skip
 def test_errors_of_a_set_name_its_file(tmp_path, changes, more, words):
     with pytest.raises(DataError, match=words):
         load(saved_set(tmp_path / "mine.npz", **changes), **more)
@@ -407,9 +393,8 @@ def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dt
     assert Dataset._from_arrays("it", transposed, y, transposed, y).sample_shape == (channels, 8, 9)
 
 
-@pytest.mark.parametrize(
-    "shape", [(3, 8, 3), (16, 3, 3), (16, 1, 1), (8, 8, 8), (32, 4, 4), (8, 16, 4)]
-)
+@pytest.mark.parametrize("shape",
+    [(3, 8, 3), (16, 3, 3), (16, 1, 1), (8, 8, 8), (32, 4, 4), (8, 16, 4)])  # fmt: skip
 def test_maps_that_may_be_channels_first_are_taken(shape):
     x, y = np.zeros((4, *shape), np.float32), np.arange(4) % 2
     assert Dataset._from_arrays("it", x, y, x, y).sample_shape == shape

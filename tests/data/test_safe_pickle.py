@@ -89,23 +89,20 @@ def test_names_that_are_not_allowed_are_refused_unlooked_up(harm, protocol):
             load_plain_pickle(pickle.dumps(value, protocol), "file 'a'")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"ceval\neval\n.", b"cnumpy.core.multiarray\nnonsense\n.", b"cnumpy\nndarray.tofile\n.",
-        b"(iposix\nsystem\n.", b"(S'1'\nios\nsystem\n.", b"\x82\x01.", b"Pname\n.", b"", b".",
-        b"no pickle", *map(pickle.dumps, ([1, 2], {"a": {"b": 1}}, {"a": [[1]]}, {"a": 1.5},
-                                          {"a": {1, 2}})),
-        b"}(" + b")\x85" * 2000 + b"K\x01u.",  # tuples two thousand deep, to be hashed
-        b"}(U\x01aT\xff\xff\xff\x7fabcu.",  # claims two gigabytes of text
-        b"}(U\x01acnumpy\nndarray\nu.",  # a stand-in that never became an array
-        b"}(U\x01acnumpy.core.multiarray\n_reconstruct\n)Ru.",
-        *(b"}(U\x01ac" + name + state + b"bu."
-          for name in (b"numpy.core.multiarray\n_reconstruct\n", b"_codecs\nencode\n",
-                       b"numpy\ndtype\n")
-          for state in (b"}U\x01aK\x01s", b"N}U\x01aK\x01s\x86")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    b"ceval\neval\n.", b"cnumpy.core.multiarray\nnonsense\n.", b"cnumpy\nndarray.tofile\n.",
+    b"(iposix\nsystem\n.", b"(S'1'\nios\nsystem\n.", b"\x82\x01.", b"Pname\n.", b"", b".",
+    b"no pickle", *map(pickle.dumps, ([1, 2], {"a": {"b": 1}}, {"a": [[1]]}, {"a": 1.5},
+                                      {"a": {1, 2}})),
+    b"}(" + b")\x85" * 2000 + b"K\x01u.",  # tuples two thousand deep, to be hashed
+    b"}(U\x01aT\xff\xff\xff\x7fabcu.",  # claims two gigabytes of text
+    b"}(U\x01acnumpy\nndarray\nu.",  # a stand-in that never became an array
+    b"}(U\x01acnumpy.core.multiarray\n_reconstruct\n)Ru.",
+    *(b"}(U\x01ac" + name + state + b"bu."
+      for name in (b"numpy.core.multiarray\n_reconstruct\n", b"_codecs\nencode\n",
+                   b"numpy\ndtype\n")
+      for state in (b"}U\x01aK\x01s", b"N}U\x01aK\x01s\x86")),
+])  # fmt: skip
 def test_refused(content):
     assert isinstance(attempt(content), DataError)
     # And it changes nothing of what reads the next one.

@@ -147,20 +147,17 @@ def test_any_rows_become_finite_numbers_and_ids_within_their_sizes(learnt, other
         assert math.isclose(scaled.var(), 1, rel_tol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"a": ["x", 1]}, "'a': expected text or numbers alone; received both"),
-        ({"a": np.zeros(2, "M8[s]")}, "received values of type datetime64"),
-        ({"a": [b"x"]}, "values of type bytes"),
-        ({"a": [1.0, float("inf")]}, "1 infinite or too large"),
-        ({"a": [1, 10**400]}, "1 infinite or too large"),
-        ({"a": [1e308, -1e308, 1e308]}, "infinite or too large"),
-        ({"a": [None, NONE]}, "2 rows without a value"), ({"a": []}, "0 rows without a value"),
-        ({"a": [1], "b": [1, 2]}, "the same number of rows"), ({}, "received no column"),
-        ({"numeric": [1]}, "other than 'categorical', 'numeric'")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("columns", "message"), [
+    ({"a": ["x", 1]}, "'a': expected text or numbers alone; received both"),
+    ({"a": np.zeros(2, "M8[s]")}, "received values of type datetime64"),
+    ({"a": [b"x"]}, "values of type bytes"),
+    ({"a": [1.0, float("inf")]}, "1 infinite or too large"),
+    ({"a": [1, 10**400]}, "1 infinite or too large"),
+    ({"a": [1e308, -1e308, 1e308]}, "infinite or too large"),
+    ({"a": [None, NONE]}, "2 rows without a value"), ({"a": []}, "0 rows without a value"),
+    ({"a": [1], "b": [1, 2]}, "the same number of rows"), ({}, "received no column"),
+    ({"numeric": [1]}, "other than 'categorical', 'numeric'")
+])  # fmt: skip
 def test_what_cannot_be_learnt_is_refused(columns, message):
     with pytest.raises(SingaNetError, match=message):
         Table.of(columns)

@@ -95,14 +95,11 @@ def test_the_seed_decides_and_more_rows_come_from_the_same_world(made):
     assert not np.array_equal(fewer.x_train["categorical"][:100], made.x_train["categorical"][:100])
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"rows": 9}, "rows"), ({"rows": 1e5}, "rows"), ({"scale": 0}, "scale"),
-        ({"scale": 1.5}, "scale"), ({"scale": "small"}, "scale"), ({"exponent": 0.0}, "exponent"),
-        ({"exponent": float("nan")}, "exponent"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "named"), [
+    ({"rows": 9}, "rows"), ({"rows": 1e5}, "rows"), ({"scale": 0}, "scale"),
+    ({"scale": 1.5}, "scale"), ({"scale": "small"}, "scale"), ({"exponent": 0.0}, "exponent"),
+    ({"exponent": float("nan")}, "exponent"),
+])  # fmt: skip
 def test_other_arguments_are_refused_by_name(given, named):
     with pytest.raises(ArgumentError, match=f"clicks, argument {named}: expected"):
         clicks(**given)

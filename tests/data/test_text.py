@@ -34,20 +34,17 @@ def test_decode_reads_any_shape_in_order():
     assert text.encode("").shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        *((lambda s=s: TextDataset("acbac" * 10).encode("ab" + s), UnknownNameError, "at index 2")
-          for s in ["\x00", "B", "z", "\U0001f600"]),
-        *((lambda i=i: TextDataset("abc" * 10).decode(np.array([i])), DataError, "ids from 0 to 2")
-          for i in [3, -1, 0.5, 2**40]),
-        *((lambda f=f: TextDataset("abc" * 10, validation=f), ArgumentError, "validation")
-          for f in [0, 1, -0.1, 2, float("nan")]),
-        *((lambda t=t: TextDataset(t), DataError, "longer text") for t in ["", "a", "abcdefghijk"]),
-        (lambda: TextDataset("a" * 19), DataError, "18 to train on, 1 for validation"),
-        (lambda: TextDataset(b"abc" * 30), DataError, "bytes"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "error", "words"), [
+    *((lambda s=s: TextDataset("acbac" * 10).encode("ab" + s), UnknownNameError, "at index 2")
+      for s in ["\x00", "B", "z", "\U0001f600"]),
+    *((lambda i=i: TextDataset("abc" * 10).decode(np.array([i])), DataError, "ids from 0 to 2")
+      for i in [3, -1, 0.5, 2**40]),
+    *((lambda f=f: TextDataset("abc" * 10, validation=f), ArgumentError, "validation")
+      for f in [0, 1, -0.1, 2, float("nan")]),
+    *((lambda t=t: TextDataset(t), DataError, "longer text") for t in ["", "a", "abcdefghijk"]),
+    (lambda: TextDataset("a" * 19), DataError, "18 to train on, 1 for validation"),
+    (lambda: TextDataset(b"abc" * 30), DataError, "bytes"),
+])  # fmt: skip
 def test_what_is_no_text_or_none_of_its_ids_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()

@@ -161,14 +161,11 @@ class Own:
 
 
 @both_ways
-@pytest.mark.parametrize(
-    ("loss", "mean", "sizes", "scale"),
-    [
-        (lambda: SquaredError(reduction="sum"), False, [4, 4, 3], 1.0),  # SINGA's reduction
-        (lambda: SquaredError(reduction="sum"), True, [5, 2], 1 / 2),  # weighs all alike
-        (Own, True, [4, 4, 3], 1 / 11),  # weighs by samples
-    ],
-)
+@pytest.mark.parametrize(("loss", "mean", "sizes", "scale"), [
+    (lambda: SquaredError(reduction="sum"), False, [4, 4, 3], 1.0),  # SINGA's reduction
+    (lambda: SquaredError(reduction="sum"), True, [5, 2], 1 / 2),  # weighs all alike
+    (Own, True, [4, 4, 3], 1 / 11),  # weighs by samples
+])  # fmt: skip
 def test_losses_that_do_not_count(rng, loss, mean, sizes, scale, enabled):
     made, optimizer = net(loss(), enabled=enabled), Accumulator(SGD(lr=0.1), len(sizes), mean=mean)
     w, b = copied(made)

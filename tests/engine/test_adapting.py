@@ -72,16 +72,12 @@ def by_formula(net):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda: Dense("l", 4), (2, 3, 6)),
-        (lambda: Dense("l", 4, W_transpose=True, use_bias=False), (5, 6)),
-        (lambda: GatedUnit("l", 7, 4, use_bias=True), (5, 6)),
-        (lambda: GatedUnit("l", 7), (5, 6)),
-        (lambda: MultiHeadAttention("l", 2, causal=True), (2, 4, 6)),
-    ],
-)
+@pytest.mark.parametrize(("make", "shape"), [
+    (lambda: Dense("l", 4), (2, 3, 6)),
+    (lambda: Dense("l", 4, W_transpose=True, use_bias=False), (5, 6)),
+    (lambda: GatedUnit("l", 7, 4, use_bias=True), (5, 6)), (lambda: GatedUnit("l", 7), (5, 6)),
+    (lambda: MultiHeadAttention("l", 2, causal=True), (2, 4, 6)),
+])  # fmt: skip
 def test_gradients_are_the_numerical_ones(make, shape, dropout):
     layer = make()
     layer.input_sample_shape = shape[1:]
@@ -335,14 +331,11 @@ def test_what_a_config_tells_of_pairs_is_checked():
             FeedForwardNet.from_config(config | {"adapted": told})
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda net, path: net.save(path / "w.weights.h5", format="keras"),
-        lambda net, path: net.save(path / "w.safetensors", layout="torch"),
-        lambda net, path: singanet.onnx.save(net, path / "w.onnx"),
-    ],
-)
+@pytest.mark.parametrize("write", [
+    lambda net, path: net.save(path / "w.weights.h5", format="keras"),
+    lambda net, path: net.save(path / "w.safetensors", layout="torch"),
+    lambda net, path: singanet.onnx.save(net, path / "w.onnx"),
+])  # fmt: skip
 def test_formats_without_pairs_refuse_them(tmp_path, write):
     with pytest.raises(ArgumentError, match=r"low-rank pairs.*net\.merge"):
         write(adapted("attention"), tmp_path)
@@ -352,20 +345,16 @@ def test_formats_without_pairs_refuse_them(tmp_path, write):
 # -- refused ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "says"),
-    [
-        ({"lora": 0}, ArgumentError, "lora"),
-        ({"lora": 2.5}, ArgumentError, "lora"),
-        ({"lora": 5, "where": "all"}, ArgumentError, "'attention/value_weight'|at most [34]"),
-        ({"lora": 2, "alpha": 0.0}, ArgumentError, "alpha"),
-        ({"lora": 2, "dropout": 1.0}, ArgumentError, "dropout"),
-        ({"lora": 2, "where": "haed"}, UnknownNameError, "head"),
-        ({"lora": 2, "where": ["head", "mean"]}, UnknownNameError, "'mean'"),
-        ({"lora": 2, "where": [3]}, ArgumentError, "where"),
-        ({"lora": 2, "where": []}, ArgumentError, "where"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "kind", "says"), [
+    ({"lora": 0}, ArgumentError, "lora"), ({"lora": 2.5}, ArgumentError, "lora"),
+    ({"lora": 5, "where": "all"}, ArgumentError, "'attention/value_weight'|at most [34]"),
+    ({"lora": 2, "alpha": 0.0}, ArgumentError, "alpha"),
+    ({"lora": 2, "dropout": 1.0}, ArgumentError, "dropout"),
+    ({"lora": 2, "where": "haed"}, UnknownNameError, "head"),
+    ({"lora": 2, "where": ["head", "mean"]}, UnknownNameError, "'mean'"),
+    ({"lora": 2, "where": [3]}, ArgumentError, "where"),
+    ({"lora": 2, "where": []}, ArgumentError, "where"),
+])  # fmt: skip
 def test_bad_arguments_are_refused_by_name_and_leave_the_net(arguments, kind, says):
     net = net_of()
     with pytest.raises(kind, match=says):

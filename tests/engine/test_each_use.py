@@ -149,9 +149,8 @@ def test_where_it_cannot_be_so_gradients_are_summed(tmp_path):
         assert all(np.array_equal(one[1][name], other[1][name]) for name in one[1])
 
 
-@pytest.mark.parametrize(
-    "given", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"constraint": ClipNorm(1.0)}]
-)
+@pytest.mark.parametrize("given",
+    [{"momentum": 0.9}, {"weight_decay": 0.1}, {"constraint": ClipNorm(1.0)}])  # fmt: skip
 def test_what_needs_the_whole_gradient_is_refused(given):
     with pytest.raises(ArgumentError, match="each_use"):
         SGD(lr=0.1, each_use=True, **given)

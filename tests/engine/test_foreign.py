@@ -40,23 +40,19 @@ def net(layer):
     return FeedForwardNet(parts, loss=SquaredError(), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("does", "words"),
-    [
-        ([lambda x: x[:, :3]], r"an array \(batch, 4\).*an array of shape \(3, 3\)"),
-        ([lambda x: None], "an array.*received a NoneType"),
-        ([lambda x: [x, x]], r"received a list of an array of shape \(3, 4\), an"),
-        ([lambda x: x.sum(axis=1)], r"received an array of shape \(3,\)"),
-        ({"backward": lambda dy: dy}, "backward to return the input gradient and a dict"),
-        ({"backward": lambda dy: (dy, None)}, r"write return dx, \{'weight': dw\}"),
-        ({"backward": lambda dy: (dy[:, :1], {})}, r"received an array of shape \(3, 1\)"),
-        (
-            {"backward": lambda dy: (dy, {"w": dy}), "weighs": True},
-            r"gradient of 'w'.*shape \(4,\)",
-        ),
-        ({"weighs": True}, "a gradient for the parameter 'w'"),
-    ],
-)
+@pytest.mark.parametrize(("does", "words"), [
+    ([lambda x: x[:, :3]], r"an array \(batch, 4\).*an array of shape \(3, 3\)"),
+    ([lambda x: None], "an array.*received a NoneType"),
+    ([lambda x: [x, x]], r"received a list of an array of shape \(3, 4\), an"),
+    ([lambda x: x.sum(axis=1)], r"received an array of shape \(3,\)"),
+    ({"backward": lambda dy: dy}, "backward to return the input gradient and a dict"),
+    ({"backward": lambda dy: (dy, None)}, r"write return dx, \{'weight': dw\}"),
+    ({"backward": lambda dy: (dy[:, :1], {})}, r"received an array of shape \(3, 1\)"),
+    (
+        {"backward": lambda dy: (dy, {"w": dy}), "weighs": True}, r"gradient of 'w'.*shape \(4,\)",
+    ),
+    ({"weighs": True}, "a gradient for the parameter 'w'"),
+])  # fmt: skip
 def test_the_layer_is_named(does, words):
     layer = Free("odd", *does) if isinstance(does, list) else Free("odd", **does)
     with pytest.raises(ShapeError, match=f"layer 'odd'.*{words}"):
@@ -100,21 +96,18 @@ def expect_at_the_fourth_step(made, error, words):
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("recorded", [True, False])
-@pytest.mark.parametrize(
-    ("where", "wrong", "words"),
-    [
-        ("forward", lambda ctx, x: x * ctx.params["b"], r"of ctx.params: 'w'; received .*\['b'\]"),
-        ("forward", lambda ctx, x: ctx.save(x), r"ctx.save: expected a name for each value"),
-        ("forward", lambda ctx, x: x * (1 + 0j), r"received an array of type complex64"),
-        ("forward", lambda ctx, x: np.array([[None] * 4] * 3), r"received an array of type object"),
-        ("backward", lambda ctx, dy: (ctx.saved["y"], {}), r"of ctx.saved: 'x'; received .*'y'"),
-        ("backward", lambda ctx, dy: (dy, {"w": list(dy[0])}), r"of 'w'.*received a list of"),
-        ("backward", lambda ctx, dy: (dy, {"w": 1.0}), r"shape \(4,\); received a float"),
-        ("backward", lambda ctx, dy: (dy, {"w": dy[0] * 1j}), r"of 'w'.*of type complex64"),
-        ("backward", lambda ctx, dy: (dy[1:], {"w": dy[0]}), r"of shape \(3, 4\), as its input"),
-        ("backward", lambda ctx, dy: (dy[:1], {"w": dy[0]}), r"an array of shape \(1, 4\)"),
-    ],
-)
+@pytest.mark.parametrize(("where", "wrong", "words"), [
+    ("forward", lambda ctx, x: x * ctx.params["b"], r"of ctx.params: 'w'; received .*\['b'\]"),
+    ("forward", lambda ctx, x: ctx.save(x), r"ctx.save: expected a name for each value"),
+    ("forward", lambda ctx, x: x * (1 + 0j), r"received an array of type complex64"),
+    ("forward", lambda ctx, x: np.array([[None] * 4] * 3), r"received an array of type object"),
+    ("backward", lambda ctx, dy: (ctx.saved["y"], {}), r"of ctx.saved: 'x'; received .*'y'"),
+    ("backward", lambda ctx, dy: (dy, {"w": list(dy[0])}), r"of 'w'.*received a list of"),
+    ("backward", lambda ctx, dy: (dy, {"w": 1.0}), r"shape \(4,\); received a float"),
+    ("backward", lambda ctx, dy: (dy, {"w": dy[0] * 1j}), r"of 'w'.*of type complex64"),
+    ("backward", lambda ctx, dy: (dy[1:], {"w": dy[0]}), r"of shape \(3, 4\), as its input"),
+    ("backward", lambda ctx, dy: (dy[:1], {"w": dy[0]}), r"an array of shape \(1, 4\)"),
+])  # fmt: skip
 def test_what_goes_wrong_inside_is_told_of_the_layer(where, wrong, words, recorded):
     made = net(Scale("odd", wrong, where))
     made.programs.enabled = recorded

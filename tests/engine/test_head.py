@@ -297,13 +297,10 @@ class _OwnAccuracy(Accuracy):
         return super().values(ops, x - x.mean(axis=1, keepdims=True), y)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "metric", "own metric", "patched metric", "measure", "own loss", "class weights",
-        "distributions", "patched loss", "patched head", "activation", "recompute", "overridden",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    "metric", "own metric", "patched metric", "measure", "own loss", "class weights",
+    "distributions", "patched loss", "patched head", "activation", "recompute", "overridden",
+])  # fmt: skip
 def test_where_somebody_needs_the_scores_there_are_scores(blocks, change):
     x, y = batch()
     loss = {"own loss": _Own(), "class weights": SoftmaxCrossEntropy(class_weight=[1.0] * WORDS)}

@@ -44,9 +44,8 @@ def gradients(net, x, spoil=False):
 
 
 @pytest.mark.parametrize("how", ["by layers", "recorded", "recomputed"])
-@pytest.mark.parametrize(
-    "last", [[Activation("act", mode="sigmoid"), Flatten("flat")], [Twice("twice")]]
-)
+@pytest.mark.parametrize("last",
+    [[Activation("act", mode="sigmoid"), Flatten("flat")], [Twice("twice")]])  # fmt: skip
 def test_arrays_that_the_caller_writes_into_before_backward(how, last):
     first = Dense("fc", 3, input_sample_shape=(2,))
     net = singanet.FeedForwardNet([first, *last], seed=0)

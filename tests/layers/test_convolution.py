@@ -380,12 +380,8 @@ def test_images_are_views_of_channels_last_memory_and_weights_channel_major():
 def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
     singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048}
     for kind, *rest in (
-        (Conv2D, 4),
-        (Conv1D, 4),
-        (Conv3D, 4),
-        (layers.MaxPooling2D,),
-        (layers.AvgPooling1D,),
-    ):
+        (Conv2D, 4), (Conv1D, 4), (Conv3D, 4), (layers.MaxPooling2D,), (layers.AvgPooling1D,)
+    ):  # fmt: skip
         assert not singas.keys() & inspect.signature(kind).parameters.keys()
         layer = kind("c", *rest, **singas)
         assert not singas.keys() & layer.arguments.keys()

@@ -285,13 +285,10 @@ def test_a_token_begins_every_sequence():
     np.testing.assert_array_equal(gradient, np.full((1, 2), 3))
 
 
-@pytest.mark.parametrize(
-    ("capacity", "rows", "lines"),
-    [
-        (0.1, 1000, 100), (1.0, 1000, 1000), (np.float64(0.5), 7, 3), (1, 1000, 1),
-        (np.int64(40), 1000, 40), (40, 7, 7), (1e-6, 1000, 1)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("capacity", "rows", "lines"), [
+    (0.1, 1000, 100), (1.0, 1000, 1000), (np.float64(0.5), 7, 3), (1, 1000, 1),
+    (np.int64(40), 1000, 40), (40, 7, 7), (1e-6, 1000, 1)
+])  # fmt: skip
 def test_capacity_is_a_fraction_or_as_an_int_a_number(capacity, rows, lines):
     assert Cache(capacity=capacity).lines(rows) == lines
 

@@ -179,9 +179,8 @@ IMAGES, VOLUMES = (4, 13, 11), (4, 6, 7, 5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("kernel", "stride", "pad"), [(3, 2, 1), (2, 2, 0), ((3, 2), (1, 2), (1, 0)), (5, 3, 2)]
-)
+@pytest.mark.parametrize(("kernel", "stride", "pad"),
+                         [(3, 2, 1), (2, 2, 0), ((3, 2), (1, 2), (1, 0)), (5, 3, 2)])  # fmt: skip
 @pytest.mark.parametrize("kind", ["Max", "Avg"])  # fmt: skip
 def test_agrees_with_pytorch(kind, kernel, stride, pad, dtype):
     more = {} if kind == "Max" else {"count_include_pad": False}

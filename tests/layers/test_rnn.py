@@ -505,9 +505,8 @@ def test_outputs_and_gradients_equal_pytorch(mode, stacks, bidirectional, ragged
 KERAS_GATES = {"LSTM": "ifgo", "GRU": "zrn", "SimpleRNN": "h"}
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"), [("LSTM", "lstm"), ("GRU", "gru"), ("SimpleRNN", "tanh")]
-)
+@pytest.mark.parametrize(("name", "mode"),
+                         [("LSTM", "lstm"), ("GRU", "gru"), ("SimpleRNN", "tanh")])  # fmt: skip
 @pytest.mark.parametrize("options", [{}, {"go_backwards": True, "use_bias": False}])
 def test_outputs_under_a_mask_equal_keras(name, mode, options):
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")

@@ -293,29 +293,26 @@ def test_a_net_comes_back_from_its_description(tmp_path, rng):
 LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
 
 
-@pytest.mark.parametrize(
-    ("scaling", "error", "match"),
-    [
-        ("linear", UnknownNameError, "a mapping with a rope_type among 'linear'"),
-        ({"factor": 2.0}, UnknownNameError, "a mapping with a rope_type among 'linear'"),
-        ({"rope_type": "lama3"}, UnknownNameError, "llama3"),
-        ({"rope_type": ["linear"]}, UnknownNameError, "a rope_type among"),
-        ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1}, UnknownNameError, "beta_fast"),
-        ({"rope_type": "dynamic", "factor": 2.0}, ArgumentError, f"also {ORIGINAL}"),
-        ({"rope_type": "linear", "factor": 0.0}, ArgumentError, "factor: expected a positive"),
-        ({"rope_type": "linear", "factor": True}, ArgumentError, "factor: expected a positive"),
-        ({"rope_type": "linear", "factor": None}, ArgumentError, "factor: expected a positive"),
-        ({**LLAMA, ORIGINAL: 12.5}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
-        ({**LLAMA, ORIGINAL: 1e300}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
-        ({**LLAMA, "factor": 1e300}, ArgumentError, "factor: expected a positive number of at"),
-        ({**LLAMA, "low_freq_factor": 4.0}, ArgumentError, "low_freq_factor below high_freq"),
-        ({"rope_type": "yarn", "factor": 2.0, ORIGINAL: 8, "truncate": 1}, ArgumentError, "False"),
-        ({"rope_type": "longrope", "short_factor": [], "long_factor": [1.0], ORIGINAL: 8},
-         ArgumentError, "short_factor: expected a list of positive numbers"),
-        ({"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0], ORIGINAL: 8},
-         ArgumentError, "long_factor and short_factor of equal length"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("scaling", "error", "match"), [
+    ("linear", UnknownNameError, "a mapping with a rope_type among 'linear'"),
+    ({"factor": 2.0}, UnknownNameError, "a mapping with a rope_type among 'linear'"),
+    ({"rope_type": "lama3"}, UnknownNameError, "llama3"),
+    ({"rope_type": ["linear"]}, UnknownNameError, "a rope_type among"),
+    ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1}, UnknownNameError, "beta_fast"),
+    ({"rope_type": "dynamic", "factor": 2.0}, ArgumentError, f"also {ORIGINAL}"),
+    ({"rope_type": "linear", "factor": 0.0}, ArgumentError, "factor: expected a positive"),
+    ({"rope_type": "linear", "factor": True}, ArgumentError, "factor: expected a positive"),
+    ({"rope_type": "linear", "factor": None}, ArgumentError, "factor: expected a positive"),
+    ({**LLAMA, ORIGINAL: 12.5}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
+    ({**LLAMA, ORIGINAL: 1e300}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
+    ({**LLAMA, "factor": 1e300}, ArgumentError, "factor: expected a positive number of at"),
+    ({**LLAMA, "low_freq_factor": 4.0}, ArgumentError, "low_freq_factor below high_freq"),
+    ({"rope_type": "yarn", "factor": 2.0, ORIGINAL: 8, "truncate": 1}, ArgumentError, "False"),
+    ({"rope_type": "longrope", "short_factor": [], "long_factor": [1.0], ORIGINAL: 8},
+     ArgumentError, "short_factor: expected a list of positive numbers"),
+    ({"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0], ORIGINAL: 8},
+     ArgumentError, "long_factor and short_factor of equal length"),
+])  # fmt: skip
 def test_refuses_scalings_that_have_no_sense(scaling, error, match):
     with pytest.raises(error, match=match):
         RotaryEmbedding(scaling=scaling)
@@ -394,16 +391,13 @@ def test_parts_with_relative_positions_give_what_the_whole_gives(cuts, rng):
     np.testing.assert_allclose(np.concatenate(got, 1), net.predict(ids), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ({"buckets": 3}, "buckets: expected an int of at least 4"),
-        ({"buckets": 6}, "buckets: expected a multiple of 4"),
-        ({"buckets": 3, "bidirectional": False}, "buckets: expected a multiple of 2"),
-        ({"max_distance": 8}, "max_distance: expected an int from 9"),
-        ({"max_distance": 1e3}, "max_distance: expected an int from 9"),
-    ],
-)
+@pytest.mark.parametrize(("given", "what"), [
+    ({"buckets": 3}, "buckets: expected an int of at least 4"),
+    ({"buckets": 6}, "buckets: expected a multiple of 4"),
+    ({"buckets": 3, "bidirectional": False}, "buckets: expected a multiple of 2"),
+    ({"max_distance": 8}, "max_distance: expected an int from 9"),
+    ({"max_distance": 1e3}, "max_distance: expected an int from 9"),
+])  # fmt: skip
 def test_refuses_buckets_that_have_no_sense(given, what):
     with pytest.raises(ArgumentError, match=f"RelativePositions, {what}"):
         nn.RelativePositions(**given)

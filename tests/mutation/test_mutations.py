@@ -73,15 +73,11 @@ def test_only_our_errors_come_out_of_a_million(tmp_path, name):
         pass
 
 
-@pytest.mark.parametrize(
-    "misdeed",
-    [
-        lambda folder: eval("1 + 1"),  # noqa: S307
-        lambda folder: os.system("true"),
-        lambda folder: (folder / "other").write_text(""),
-        lambda folder: pickle.loads(b"cbuiltins\nlen\n."),
-    ],
-)
+@pytest.mark.parametrize("misdeed", [
+    lambda folder: eval("1 + 1"),  # noqa: S307
+    lambda folder: os.system("true"), lambda folder: (folder / "other").write_text(""),
+    lambda folder: pickle.loads(b"cbuiltins\nlen\n."),
+])  # fmt: skip
 def test_the_watch_sees(tmp_path, misdeed):
     with pytest.raises(PermissionError, match="m.npz"), watching.watch().over(tmp_path / "m.npz"):
         misdeed(tmp_path)

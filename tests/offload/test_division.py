@@ -108,14 +108,10 @@ def test_loops_of_ones_own_and_hooks_have_whole_arrays(tmp_path, tied):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "rule",
-    [
-        lambda: LAMB(lr=0.01),
-        lambda: Adam(lr=0.01, constraint=ClipNorm(0.1)),
-        lambda: Accumulator(Adam(lr=0.01), 2),
-    ],
-)
+@pytest.mark.parametrize("rule", [
+    lambda: LAMB(lr=0.01), lambda: Adam(lr=0.01, constraint=ClipNorm(0.1)),
+    lambda: Accumulator(Adam(lr=0.01), 2),
+])  # fmt: skip
 def test_what_needs_whole_arrays_has_them_or_is_refused(tmp_path, rule):
     twins = Twins(partial(net_of, True), tmp_path / "net", KEEP, rule)
     before = arrays_of(twins.net)

@@ -83,10 +83,8 @@ class Told(SGD):
 @settings(deadline=None)
 @given(
     kinds=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=3),
-    mean=st.booleans(),
-    resumed=st.integers(0, 2),
-    seed=st.integers(0, 99),
-)
+    mean=st.booleans(), resumed=st.integers(0, 2), seed=st.integers(0, 99)
+)  # fmt: skip
 def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resumed, seed):
     draw, w = np.random.default_rng(seed), np.zeros((13, 16))
     made = Accumulator(Told(lr=1.0), 3, mean=mean)
@@ -199,10 +197,8 @@ def expect_alike(one, other, steps):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("kind", "plain"),
-    [(AccumulatingSGD, SGD(lr=0.1, momentum=0.9)), (AccumulatingAdam, Adam(lr=0.1))],
-)
+@pytest.mark.parametrize(("kind", "plain"),
+    [(AccumulatingSGD, SGD(lr=0.1, momentum=0.9)), (AccumulatingAdam, Adam(lr=0.1))])  # fmt: skip
 def test_every_micro_batch_alone_is_the_plain_rule(kind, plain):
     expect_alike(kind(1, lr=0.1), plain, 4)
 

@@ -120,9 +120,8 @@ def test_a_recorded_step_makes_no_gradient_that_nobody_gets():
     assert kernels[1] > 10
 
 
-@pytest.mark.parametrize(
-    "extra", [{}, {"clip": 0.3}, {"clip": 0.3, "clip_by": "global"}, {"accumulate": 2}]
-)
+@pytest.mark.parametrize("extra",
+    [{}, {"clip": 0.3}, {"clip": 0.3, "clip_by": "global"}, {"accumulate": 2}])  # fmt: skip
 @pytest.mark.few(1)
 def test_a_fit_goes_on_where_it_was_interrupted(extra, tmp_path):
     x, y = (np.concatenate(part) for part in zip(*batches(6), strict=True))
@@ -178,17 +177,14 @@ class Mine(opt.Optimizer):
         pass
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: BlockCoordinate(SGD(lr=1), steps=0), "steps"),
-        (lambda: BlockCoordinate(SGD(lr=1), order="up"), "order"),
-        (lambda: BlockCoordinate(SGD(lr=1), seed=-1), "seed"),
-        (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which accumulates over steps"),
-        (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "accumulates over 2 steps"),
-        (lambda: BlockCoordinate(Mine()), "accumulates over 2 steps"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: BlockCoordinate(SGD(lr=1), steps=0), "steps"),
+    (lambda: BlockCoordinate(SGD(lr=1), order="up"), "order"),
+    (lambda: BlockCoordinate(SGD(lr=1), seed=-1), "seed"),
+    (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which accumulates over steps"),
+    (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "accumulates over 2 steps"),
+    (lambda: BlockCoordinate(Mine()), "accumulates over 2 steps"),
+])  # fmt: skip
 def test_what_cannot_be(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()

@@ -102,19 +102,15 @@ def test_a_class_of_the_users_own_is_registered(monkeypatch):
     assert type(other) is Halved
 
 
-@pytest.mark.parametrize(
-    ("base", "entry", "error"),
-    [
-        (Optimizer, {"class": "Dense", "arguments": {"name": "a", "num_output": 1}}, None),
-        (Optimizer, {"class": "Optimizer", "arguments": {}}, ConfigError),
-        (Wrapper, Adam(lr=0.1).to_config(), UnknownNameError),
-        (SGD, {"class": "SGD", "arguments": {"rate": 0.1}}, ConfigError),
-        (SGD, {"class": "SGD", "arguments": {"lr": -1}}, None),
-        (SGD, {"class": "SGD"}, ConfigError),
-        (SGD, ["SGD"], ConfigError),
-        (Accumulator, {"class": "Accumulator", "arguments": {"optimizer": 3, "every": 2}}, None),
-    ],
-)
+@pytest.mark.parametrize(("base", "entry", "error"), [
+    (Optimizer, {"class": "Dense", "arguments": {"name": "a", "num_output": 1}}, None),
+    (Optimizer, {"class": "Optimizer", "arguments": {}}, ConfigError),
+    (Wrapper, Adam(lr=0.1).to_config(), UnknownNameError),
+    (SGD, {"class": "SGD", "arguments": {"rate": 0.1}}, ConfigError),
+    (SGD, {"class": "SGD", "arguments": {"lr": -1}}, None), (SGD, {"class": "SGD"}, ConfigError),
+    (SGD, ["SGD"], ConfigError),
+    (Accumulator, {"class": "Accumulator", "arguments": {"optimizer": 3, "every": 2}}, None),
+])  # fmt: skip
 def test_data_that_describe_no_optimizer_are_refused(base, entry, error):
     with pytest.raises(error or SingaNetError):
         base.from_config(entry)
@@ -126,22 +122,19 @@ def test_any_of_them_is_built_where_the_kind_is_not_known():
     assert isinstance(object_from_config(made.to_config(), {}, Wrapper), Accumulator)
 
 
-@pytest.mark.parametrize(
-    ("said", "earlier"),
-    [
-        (rules.SGD(0.3, 0.9), {"lr": 0.3, "momentum": 0.9}),
-        (rules.Adafactor(beta_2_decay=-0.7, clip_threshold=2.0),
-         {"beta2_decay": -0.7, "clip": 2.0}),
-        (rules.MaxNorm(2.0, axis=0), {"threshold": 2.0, "axis": 0}),
-        (curves.Cosine(0.1, 4, 0.01), {"value": 0.1, "steps": 4, "final": 0.01}),
-        (curves.CosineRestarts(0.1, 4, t_mul=2, m_mul=0.5),
-         {"value": 0.1, "steps": 4, "longer": 2, "shrink": 0.5}),
-        (curves.Exponential(0.1, 4, 0.5), {"value": 0.1, "steps": 4, "rate": 0.5}),
-        (curves.Polynomial(0.1, 4, power=2.0), {"value": 0.1, "steps": 4, "power": 2.0}),
-        (curves.Step(0.1, 4), {"value": 0.1, "every": 4}),
-        (curves.Plateau(0.1, min_lr=0.01), {"value": 0.1, "lowest": 0.01}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "earlier"), [
+    (rules.SGD(0.3, 0.9), {"lr": 0.3, "momentum": 0.9}),
+    (rules.Adafactor(beta_2_decay=-0.7, clip_threshold=2.0),
+     {"beta2_decay": -0.7, "clip": 2.0}),
+    (rules.MaxNorm(2.0, axis=0), {"threshold": 2.0, "axis": 0}),
+    (curves.Cosine(0.1, 4, 0.01), {"value": 0.1, "steps": 4, "final": 0.01}),
+    (curves.CosineRestarts(0.1, 4, t_mul=2, m_mul=0.5),
+     {"value": 0.1, "steps": 4, "longer": 2, "shrink": 0.5}),
+    (curves.Exponential(0.1, 4, 0.5), {"value": 0.1, "steps": 4, "rate": 0.5}),
+    (curves.Polynomial(0.1, 4, power=2.0), {"value": 0.1, "steps": 4, "power": 2.0}),
+    (curves.Step(0.1, 4), {"value": 0.1, "every": 4}),
+    (curves.Plateau(0.1, min_lr=0.01), {"value": 0.1, "lowest": 0.01}),
+])  # fmt: skip
 def test_descriptions_in_earlier_words_load(said, earlier):
     entry = {**said.to_config(), "arguments": earlier}
     assert type(said).from_config(entry).to_config() == said.to_config()

@@ -536,17 +536,14 @@ def test_bad_updates_change_nothing(make):
     same(optimizer.state_dict(), state)
 
 
-@pytest.mark.parametrize(
-    ("indices", "rows", "error", "text"),
-    [
-        ([0, 4], (2, 3), DataError, "below 4; received 2 indices from 0 to 4"),
-        ([-1, 2], (2, 3), DataError, "from -1 to 2"), ([2, 1], (2, 3), DataError, "sort them"),
-        ([1, 1], (2, 3), DataError, "sum the rows"), ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
-        ([1, 2], (2, 2), ShapeError, r"value of shape \(4, 3\)"),
-        ([[1], [2]], (2, 3), ShapeError, r"indices \(2, 1\)"),
-        ([0.0, 1.0], (2, 3), ShapeError, "float64")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("indices", "rows", "error", "text"), [
+    ([0, 4], (2, 3), DataError, "below 4; received 2 indices from 0 to 4"),
+    ([-1, 2], (2, 3), DataError, "from -1 to 2"), ([2, 1], (2, 3), DataError, "sort them"),
+    ([1, 1], (2, 3), DataError, "sum the rows"), ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
+    ([1, 2], (2, 2), ShapeError, r"value of shape \(4, 3\)"),
+    ([[1], [2]], (2, 3), ShapeError, r"indices \(2, 1\)"),
+    ([0.0, 1.0], (2, 3), ShapeError, "float64")
+])  # fmt: skip
 def test_bad_rows(of_rows, indices, rows, error, text):
     value = np.ones((4, 3))
     with pytest.raises(error, match=text):
@@ -576,27 +573,24 @@ def test_bad_regularizers_and_constraints(make):
 NAN = math.nan
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "more"),
-    [
-        *(("momentum", opt.SGD, {"momentum": bad}) for bad in (-0.1, 1.0, "x")),
-        ("momentum", opt.Nesterov, {"momentum": 1.0}), ("momentum", opt.RMSProp, {"momentum": 1.0}),
-        ("dampening", opt.SGD, {"momentum": 0.9, "dampening": 1.0}),
-        ("dampening", opt.SGD, {"dampening": 0.5}),
-        ("dampening", opt.SGD, {"momentum": 0.9, "nesterov": True, "dampening": 0.5}),
-        *(("rho", kind, {"rho": 1.0}) for kind in (opt.RMSProp, opt.Adadelta)),
-        ("epsilon", opt.RMSProp, {"epsilon": -1}), ("epsilon", opt.AdaGrad, {"epsilon": NAN}),
-        *(("epsilon", opt.Adam, {"epsilon": bad}) for bad in (-1e-8, None)),
-        *(("beta_1", kind, {"beta_1": bad}) for kind, bad in ((opt.Lion, 1.5), (opt.Adam, 1.0))),
-        *(("beta_2", opt.Adam, {"beta_2": bad}) for bad in (-0.1, "x")),
-        ("beta_2", opt.Lion, {"beta_2": -1.0}),
-        *(("beta_2", kind, {"beta_2": 1.0}) for kind in (opt.LAMB, opt.GaLore)),
-        ("momentum_decay", opt.NAdam, {"momentum_decay": -1.0}),
-        ("beta_2_decay", opt.Adafactor, {"beta2_decay": 0.5}),
-        *((name, opt.Adafactor, {name: -1.0}) for name in ("epsilon_1", "epsilon_2")),
-        ("clip_threshold", opt.Adafactor, {"clip": 0.0}), ("gain", opt.GaLore, {"gain": 0.0})
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "kind", "more"), [
+    *(("momentum", opt.SGD, {"momentum": bad}) for bad in (-0.1, 1.0, "x")),
+    ("momentum", opt.Nesterov, {"momentum": 1.0}), ("momentum", opt.RMSProp, {"momentum": 1.0}),
+    ("dampening", opt.SGD, {"momentum": 0.9, "dampening": 1.0}),
+    ("dampening", opt.SGD, {"dampening": 0.5}),
+    ("dampening", opt.SGD, {"momentum": 0.9, "nesterov": True, "dampening": 0.5}),
+    *(("rho", kind, {"rho": 1.0}) for kind in (opt.RMSProp, opt.Adadelta)),
+    ("epsilon", opt.RMSProp, {"epsilon": -1}), ("epsilon", opt.AdaGrad, {"epsilon": NAN}),
+    *(("epsilon", opt.Adam, {"epsilon": bad}) for bad in (-1e-8, None)),
+    *(("beta_1", kind, {"beta_1": bad}) for kind, bad in ((opt.Lion, 1.5), (opt.Adam, 1.0))),
+    *(("beta_2", opt.Adam, {"beta_2": bad}) for bad in (-0.1, "x")),
+    ("beta_2", opt.Lion, {"beta_2": -1.0}),
+    *(("beta_2", kind, {"beta_2": 1.0}) for kind in (opt.LAMB, opt.GaLore)),
+    ("momentum_decay", opt.NAdam, {"momentum_decay": -1.0}),
+    ("beta_2_decay", opt.Adafactor, {"beta2_decay": 0.5}),
+    *((name, opt.Adafactor, {name: -1.0}) for name in ("epsilon_1", "epsilon_2")),
+    ("clip_threshold", opt.Adafactor, {"clip": 0.0}), ("gain", opt.GaLore, {"gain": 0.0})
+])  # fmt: skip
 def test_bad_arguments_of_a_rule(name, kind, more):
     with pytest.raises(ArgumentError, match=rf"{kind.__name__}\({name}=\)"):
         kind(lr=0.1, **more)
@@ -628,18 +622,14 @@ def test_an_argument_that_asks_for_nothing_is_taken():
     assert opt.AdamW(weight_decay=None).weight_decay == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "more", "error"),
-    [
-        (opt.Adam, {"betas": 0.9}, SignatureError),
-        (opt.Adam, {"betas": (0.9, 0.99), "beta_2": 0.9}, SignatureError),
-        (opt.Adam, {"lr": 1, "learning_rate": 1}, SignatureError),
-        (opt.Adam, {"maximize": True}, SignatureError),
-        (opt.Adam, {"clipvalue": 0.5}, SignatureError),
-        (opt.RAdam, {"amsgrad": True}, ArgumentError),
-        (opt.FactoredAdam, {"amsgrad": True}, ArgumentError),
-    ],
-)
+@pytest.mark.parametrize(("kind", "more", "error"), [
+    (opt.Adam, {"betas": 0.9}, SignatureError),
+    (opt.Adam, {"betas": (0.9, 0.99), "beta_2": 0.9}, SignatureError),
+    (opt.Adam, {"lr": 1, "learning_rate": 1}, SignatureError),
+    (opt.Adam, {"maximize": True}, SignatureError), (opt.Adam, {"clipvalue": 0.5}, SignatureError),
+    (opt.RAdam, {"amsgrad": True}, ArgumentError),
+    (opt.FactoredAdam, {"amsgrad": True}, ArgumentError),
+])  # fmt: skip
 def test_words_that_are_refused(kind, more, error):
     with pytest.raises(error, match="amsgrad" if "amsgrad" in more else None):
         kind(**more)

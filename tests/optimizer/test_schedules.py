@@ -162,17 +162,14 @@ def test_one_cycle_that_only_rises():
     assert [falls(step) for step in (9, 10)] == [pytest.approx(0.001)] * 2
 
 
-@pytest.mark.parametrize(
-    ("ours", "said"),
-    [
-        (plans.Cosine(value=0.1, T_max=4, final=0.02), plans.Cosine(0.1, 4, 0.02)),
-        (plans.CosineRestarts(0.1, T_0=3, T_mult=2.0), plans.CosineRestarts(0.1, 3, t_mul=2)),
-        (plans.Exponential(0.1, steps=2, gamma=0.9), plans.Exponential(0.1, 2, 0.9)),
-        (plans.Polynomial(0.1, total_iters=2), plans.Polynomial(0.1, 2)),
-        (plans.MultiStep(0.1, [2], gamma=0.3), plans.MultiStep(0.1, [2], 0.3)),
-        (plans.Plateau(0.1, lowest=0.01), plans.Plateau(0.1, min_lr=0.01)),
-    ],
-)
+@pytest.mark.parametrize(("ours", "said"), [
+    (plans.Cosine(value=0.1, T_max=4, final=0.02), plans.Cosine(0.1, 4, 0.02)),
+    (plans.CosineRestarts(0.1, T_0=3, T_mult=2.0), plans.CosineRestarts(0.1, 3, t_mul=2)),
+    (plans.Exponential(0.1, steps=2, gamma=0.9), plans.Exponential(0.1, 2, 0.9)),
+    (plans.Polynomial(0.1, total_iters=2), plans.Polynomial(0.1, 2)),
+    (plans.MultiStep(0.1, [2], gamma=0.3), plans.MultiStep(0.1, [2], 0.3)),
+    (plans.Plateau(0.1, lowest=0.01), plans.Plateau(0.1, min_lr=0.01)),
+])  # fmt: skip
 def test_words_of_others_are_taken(ours, said):
     assert repr(ours) == repr(said)
 

@@ -167,9 +167,8 @@ def test_values_that_lie_apart_are_updated_too():
         np.testing.assert_array_equal(value, before - grad)
 
 
-@pytest.mark.parametrize(
-    "make", [RULES[name] for name in ("sgd", "decay", "adam", "lion", "lamb", "constraint")]
-)
+@pytest.mark.parametrize("make",
+    [RULES[name] for name in ("sgd", "decay", "adam", "lion", "lamb", "constraint")])  # fmt: skip
 @pytest.mark.parametrize("first", [0, 3, 7])
 def test_rows_that_follow_each_other_are_updated_as_any(make, first):
     rng = np.random.default_rng(0)

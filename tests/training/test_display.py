@@ -85,25 +85,22 @@ PAIRS = "epoch 9/10  loss 1.2500 val 1.5000  accuracy 0.5000 val 0.7500  50,000 
 WHOLE = "loss 1.2500  accuracy 0.5000  val_loss 1.5000  val_accuracy 0.7500"
 
 
-@pytest.mark.parametrize(
-    ("columns", "bar", "validation", "lines"),
-    [
-        (
-            20, "125/250 loss 1.2500", "1/2",
-            "epoch 9/10\n  loss 1.2500\n  val 1.5000\n  accuracy 0.5000\n  val 0.7500\n"
-            "  50,000 samples/s"
-        ),
-        (
-            40, "epoch 9/10 125/250 loss 1.2500 00:02", "epoch 9/10, validation 1/2 00:01",
-            PAIRS.replace("  ", "\n  ").replace("\n", "", 1)
-        ),
-        (80, BAR, "epoch 9/10, validation 1/2 |{bar}| 00:01<00:01", PAIRS),
-        (
-            200, BAR, "epoch 9/10, validation 1/2 |{bar}| 00:01<00:01",
-            f"epoch 9/10  {WHOLE}  50,000 samples/s"
-        )
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("columns", "bar", "validation", "lines"), [
+    (
+        20, "125/250 loss 1.2500", "1/2",
+        "epoch 9/10\n  loss 1.2500\n  val 1.5000\n  accuracy 0.5000\n  val 0.7500\n"
+        "  50,000 samples/s"
+    ),
+    (
+        40, "epoch 9/10 125/250 loss 1.2500 00:02", "epoch 9/10, validation 1/2 00:01",
+        PAIRS.replace("  ", "\n  ").replace("\n", "", 1)
+    ),
+    (80, BAR, "epoch 9/10, validation 1/2 |{bar}| 00:01<00:01", PAIRS),
+    (
+        200, BAR, "epoch 9/10, validation 1/2 |{bar}| 00:01<00:01",
+        f"epoch 9/10  {WHOLE}  50,000 samples/s"
+    )
+])  # fmt: skip
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(
     columns, bar, validation, lines, every_batch, monkeypatch
 ):

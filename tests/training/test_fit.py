@@ -319,38 +319,35 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         singanet.FeedForwardNet([Dense("fc", 3)], loss=SoftmaxCrossEntropy()).fit(*data)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ({"y": np.zeros(49, int)}, DataError, "x: 50, y: 49"),
-        ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, DataError, "0 samples"),
-        ({"y": None}, ArgumentError, "y=None"),
-        ({"x": {"fc": np.zeros((50, 5))}}, UnknownNameError, "did you mean 'fc1'"),
-        ({"x": {}}, UnknownNameError, "none for 'fc1'"),
-        ({"y": {"fc9": np.zeros(50, int)}}, UnknownNameError, "'fc9'"),
-        ({"x": [[1.0, 2.0], [3.0]]}, DataError, "inhomogeneous"), ({"x": "abc"}, DataError, "str"),
-        ({"sample_weight": np.ones(49)}, DataError, "sample_weight: 49"),
-        ({"sample_weight": np.ones((50, 1))}, DataError, r"shape \(50, 1\)"),
-        ({"class_weight": {0: -1.0}}, ArgumentError, "class_weight"),
-        ({"class_weight": [1.0, 2.0]}, ArgumentError, "class_weight"),
-        ({"validation_split": -0.1}, ArgumentError, "validation_split"),
-        ({"validation_split": 0.99}, DataError, "0 to train on and 50 to validate"),
-        ({"validation_split": 1.0}, ArgumentError, "validation_split"),
-        ({"validation_split": 0.1, "validation_data": (1, 2)}, ArgumentError, "both"),
-        ({"validation_data": np.zeros((3, 5))}, ArgumentError, "validation_data"),
-        ({"validation_data": (np.zeros((3, 5)), [0, 1])}, DataError, "x: 3, y: 2"),
-        ({"batch_size": 0}, ArgumentError, "batch_size"), ({"epochs": 0}, ArgumentError, "epochs"),
-        ({"epochs": 2.5}, ArgumentError, "epochs"),
-        ({"initial_epoch": -1}, ArgumentError, "initial_epoch"),
-        ({"steps_per_epoch": 0}, ArgumentError, "steps_per_epoch"),
-        ({"clip": -1.0}, ArgumentError, "max_norm"),
-        ({"clip": 1.0, "clip_by": "layers"}, UnknownNameError, "did you mean 'layer'"),
-        ({"accumulate": 0}, ArgumentError, "accumulate"),
-        ({"callbacks": [Probe]}, ArgumentError, "the class Probe"),
-        ({"callbacks": [print]}, ArgumentError, "callbacks"),
-        ({"callbacks": Probe()}, ArgumentError, r"a Probe; write callbacks=\[...\]")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error", "words"), [
+    ({"y": np.zeros(49, int)}, DataError, "x: 50, y: 49"),
+    ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, DataError, "0 samples"),
+    ({"y": None}, ArgumentError, "y=None"),
+    ({"x": {"fc": np.zeros((50, 5))}}, UnknownNameError, "did you mean 'fc1'"),
+    ({"x": {}}, UnknownNameError, "none for 'fc1'"),
+    ({"y": {"fc9": np.zeros(50, int)}}, UnknownNameError, "'fc9'"),
+    ({"x": [[1.0, 2.0], [3.0]]}, DataError, "inhomogeneous"), ({"x": "abc"}, DataError, "str"),
+    ({"sample_weight": np.ones(49)}, DataError, "sample_weight: 49"),
+    ({"sample_weight": np.ones((50, 1))}, DataError, r"shape \(50, 1\)"),
+    ({"class_weight": {0: -1.0}}, ArgumentError, "class_weight"),
+    ({"class_weight": [1.0, 2.0]}, ArgumentError, "class_weight"),
+    ({"validation_split": -0.1}, ArgumentError, "validation_split"),
+    ({"validation_split": 0.99}, DataError, "0 to train on and 50 to validate"),
+    ({"validation_split": 1.0}, ArgumentError, "validation_split"),
+    ({"validation_split": 0.1, "validation_data": (1, 2)}, ArgumentError, "both"),
+    ({"validation_data": np.zeros((3, 5))}, ArgumentError, "validation_data"),
+    ({"validation_data": (np.zeros((3, 5)), [0, 1])}, DataError, "x: 3, y: 2"),
+    ({"batch_size": 0}, ArgumentError, "batch_size"), ({"epochs": 0}, ArgumentError, "epochs"),
+    ({"epochs": 2.5}, ArgumentError, "epochs"),
+    ({"initial_epoch": -1}, ArgumentError, "initial_epoch"),
+    ({"steps_per_epoch": 0}, ArgumentError, "steps_per_epoch"),
+    ({"clip": -1.0}, ArgumentError, "max_norm"),
+    ({"clip": 1.0, "clip_by": "layers"}, UnknownNameError, "did you mean 'layer'"),
+    ({"accumulate": 0}, ArgumentError, "accumulate"),
+    ({"callbacks": [Probe]}, ArgumentError, "the class Probe"),
+    ({"callbacks": [print]}, ArgumentError, "callbacks"),
+    ({"callbacks": Probe()}, ArgumentError, r"a Probe; write callbacks=\[...\]")
+])  # fmt: skip
 def test_bad_arguments_are_refused_before_a_step(build, data, same, change, error, words):
     net, untouched = build(), build()
     given = {"x": data[0], "y": data[1], "verbose": False, **change}
@@ -450,16 +447,12 @@ def test_frozen_or_of_images_one_sample_will_do():
     assert all(np.isfinite(value).all() for value in images.param_values())
 
 
-@pytest.mark.parametrize(
-    "y",
-    [
-        np.eye(4)[[0, 1, 2]] + np.eye(4)[[1, 1, 3]],  # several labels of a sample
-        np.full((3, 4), 0.25),
-        np.array([[0.2, 0.3, 0.1, 0.9]] * 3),
-        np.array([[0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0]]),  # of the positions of sequences
-        np.array([[0, 1, 2, 0]] * 3),
-    ],
-)
+@pytest.mark.parametrize("y", [
+    np.eye(4)[[0, 1, 2]] + np.eye(4)[[1, 1, 3]],  # several labels of a sample
+    np.full((3, 4), 0.25), np.array([[0.2, 0.3, 0.1, 0.9]] * 3),
+    np.array([[0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0]]),  # of the positions of sequences
+    np.array([[0, 1, 2, 0]] * 3),
+])  # fmt: skip
 def test_class_weights_of_targets_that_are_no_classes(y):
     net = singanet.FeedForwardNet([Dense("d", 4, input_sample_shape=(2,))], loss=SquaredError())
     net.compile(SGD(lr=0.1))
@@ -490,19 +483,16 @@ def test_stop_ends_after_the_step_and_completes_an_epoch_at_its_last(build, data
     assert probe.seen[-1] == "train end"
 
 
-@pytest.mark.parametrize(
-    ("x", "given", "error", "words"),
-    [
-        *((lambda d: [d], {key: value}, ArgumentError, "x yields batches")
-          for key, value in {"y": [1], "sample_weight": [1.0], "validation_split": 0.1}.items()),
-        *((lambda d, i=item: iter([i]), {}, DataError, r"batches \(x, y\)")
-          for item in (1.5, (1,), (1, 2, 3, 4))),
-        (lambda d: iter([d] * 3), {"steps_per_epoch": 4}, DataError,
-         "4 batches an epoch; received 3, then the end"),
-        (lambda d: iter([d] * 3), {"epochs": 2}, DataError, "at least one batch; received none"),
-        (lambda d: iter(()), {}, DataError, "none"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("x", "given", "error", "words"), [
+    *((lambda d: [d], {key: value}, ArgumentError, "x yields batches")
+      for key, value in {"y": [1], "sample_weight": [1.0], "validation_split": 0.1}.items()),
+    *((lambda d, i=item: iter([i]), {}, DataError, r"batches \(x, y\)")
+      for item in (1.5, (1,), (1, 2, 3, 4))),
+    (lambda d: iter([d] * 3), {"steps_per_epoch": 4}, DataError,
+     "4 batches an epoch; received 3, then the end"),
+    (lambda d: iter([d] * 3), {"epochs": 2}, DataError, "at least one batch; received none"),
+    (lambda d: iter(()), {}, DataError, "none"),
+])  # fmt: skip
 def test_batches_that_cannot_be_trained_on_are_refused(build, data, x, given, error, words):
     with pytest.raises(error, match=words):
         fit(build(), (x(data),), **given)

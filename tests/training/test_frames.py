@@ -171,17 +171,13 @@ def test_names_and_kinds_of_columns():
     assert x.rows == 2
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (["x", "y"], "column 'a': expected numbers; received values of type 'str'"),
-        ([1.0, float("nan")], "1 of 2 rows without a number"),
-        ([True, None], "received values of type 'bool', 'NoneType'"),
-        (np.zeros(2, "M8[s]"), "type datetime64"),
-        (np.zeros((2, 2)), "a value a row"),
-        (np.zeros(3), "the same number of rows in all columns; received a: 3, b: 2"),
-    ],
-)
+@pytest.mark.parametrize(("column", "message"), [
+    (["x", "y"], "column 'a': expected numbers; received values of type 'str'"),
+    ([1.0, float("nan")], "1 of 2 rows without a number"),
+    ([True, None], "received values of type 'bool', 'NoneType'"),
+    (np.zeros(2, "M8[s]"), "type datetime64"), (np.zeros((2, 2)), "a value a row"),
+    (np.zeros(3), "the same number of rows in all columns; received a: 3, b: 2"),
+])  # fmt: skip
 def test_what_is_no_number_is_refused(column, message):
     frame = Own({"a": column, "b": np.zeros(2), "c": np.zeros(2)})
     with pytest.raises(DataError, match=message):

@@ -46,10 +46,8 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rule", "precision"),
-    [*((name, None) for name in RULES), ("SGD", "float16"), ("SGD", "bfloat16")],
-)
+@pytest.mark.parametrize(("rule", "precision"),
+    [*((name, None) for name in RULES), ("SGD", "float16"), ("SGD", "bfloat16")])  # fmt: skip
 def test_everything_is_as_it_was_to_the_bit(build, data, same, rule, precision):
     nets = build(), build()
     for net in nets:
@@ -183,13 +181,10 @@ def test_the_picture_has_both_losses_by_powers_of_ten(tmp_path):
         found.plot(tmp_path / "range.pdf")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"low": 0.0}, "0 < low < high"), ({"low": 1.0, "high": 0.1}, "received 1.0 and 0.1"),
-        ({"high": math.inf}, "both finite"), ({"steps": 9}, "steps")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"low": 0.0}, "0 < low < high"), ({"low": 1.0, "high": 0.1}, "received 1.0 and 0.1"),
+    ({"high": math.inf}, "both finite"), ({"steps": 9}, "steps")
+])  # fmt: skip
 def test_ranges_that_are_none(build, data, arguments, said):
     with pytest.raises(ArgumentError, match=said):
         build().find_lr(*data, **arguments)

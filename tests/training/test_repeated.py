@@ -44,9 +44,8 @@ print(json.dumps(seen))
 """
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["by the layers", "replayed"]
-)
+@pytest.mark.parametrize("first",
+    [pytest.param(0, marks=pytest.mark.slow), 1], ids=["by the layers", "replayed"])  # fmt: skip
 @pytest.mark.full
 def test_twenty_builds_and_fits_keep_resident_memory_flat(first):
     run = subprocess.run(

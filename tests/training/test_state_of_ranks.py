@@ -53,9 +53,8 @@ def ranks_trained(size, *args, **more):
     return together(lambda comm: trained(comm, *args, **more), size)
 
 
-@pytest.mark.parametrize(
-    ("method", "accumulate"), [*((method, 1) for method in METHODS), ("dense", 2), ("sparse", 2)]
-)
+@pytest.mark.parametrize(("method", "accumulate"),
+    [*((method, 1) for method in METHODS), ("dense", 2), ("sparse", 2)])  # fmt: skip
 @pytest.mark.full
 def test_all_ranks_go_on_to_the_bit_from_one_file(method, accumulate, tmp_path):
     ranks_trained(2, method, tmp_path / "cut", 1, accumulate=accumulate)

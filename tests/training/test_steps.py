@@ -176,9 +176,8 @@ def plain(rng, steps=6):
 
 
 @pytest.mark.parametrize("optimizer", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.01)])
-@pytest.mark.parametrize(
-    "arguments", [{}, {"accumulate": 2}, {"clip": 0.1, "clip_by": "global"}, {"clip": 0.05}]
-)
+@pytest.mark.parametrize("arguments",
+    [{}, {"accumulate": 2}, {"clip": 0.1, "clip_by": "global"}, {"clip": 0.05}])  # fmt: skip
 def test_it_follows_float32_within_its_resolution(rng, optimizer, arguments):
     (net, x, y), (other, _, _) = plain(rng), plain(rng)
     net.compile(optimizer(), mixed_precision="float16")

@@ -67,12 +67,10 @@ def test_fit_and_evaluate_weigh_them_and_no_others(recorded):
         "share": (Y == 0).mean(), "weighted_share": np.average(Y == 0, None, W)
     }  # fmt: skip
     for found in (
-        net.evaluate(X, Y, sample_weight=W).logs,
-        net.evaluate(X, Y, 7, sample_weight=W).logs,
+        net.evaluate(X, Y, sample_weight=W).logs, net.evaluate(X, Y, 7, sample_weight=W).logs,
         net.evaluate([(X[:30], Y[:30], W[:30]), (X[30:], Y[30:], W[30:])]).logs,
-        net.test_on_batch(X, Y, W),
-        {name: history[f"val_{name}"][-1] for name in wanted},
-    ):
+        net.test_on_batch(X, Y, W), {name: history[f"val_{name}"][-1] for name in wanted}
+    ):  # fmt: skip
         assert {name: found[name] for name in wanted} == pytest.approx(wanted)
     assert history["weighted_share"] == pytest.approx([wanted["weighted_share"]] * 3)
     plain = net.evaluate(X, Y).logs

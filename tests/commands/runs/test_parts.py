@@ -121,18 +121,13 @@ def test_a_rate_that_is_not_a_positive_number_is_refused(name, lr):
         make_optimizer(name, lr, 0.0, 1, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "kind", "has"),
-    [
-        ("allreduce", {}, AllReduce, {"dtype": None}),
-        ("half", {}, AllReduce, {"dtype": "float16"}),
-        ("sparse", {"ratio": 0.01}, SparseAllReduce, {"ratio": 0.01}),
-        ("sharded", {}, Sharded, {"level": 2}),
-        ("powersgd", {}, PowerSGD, {"rank": 4}),
-        ("partial", {"every": 3}, PartialUpdate, {"partitions": 3}),
-        ("local", {"every": 5}, LocalSGD, {"every": 5}),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "kind", "has"), [
+    ("allreduce", {}, AllReduce, {"dtype": None}), ("half", {}, AllReduce, {"dtype": "float16"}),
+    ("sparse", {"ratio": 0.01}, SparseAllReduce, {"ratio": 0.01}),
+    ("sharded", {}, Sharded, {"level": 2}), ("powersgd", {}, PowerSGD, {"rank": 4}),
+    ("partial", {"every": 3}, PartialUpdate, {"partitions": 3}),
+    ("local", {"every": 5}, LocalSGD, {"every": 5}),
+])  # fmt: skip
 def test_each_way_has_its_stage(name, options, kind, has):
     rule = SGD(lr=0.1)
     stage = reduced(rule, name, **options)
@@ -202,15 +197,11 @@ def test_characters_come_one_by_one():
     assert list(itertools.islice(drawn, 3)) == ["b", "c", "d"]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ({"length": 0}, ArgumentError, "--length"),
-        ({"seed": -1}, ArgumentError, "--seed"),
-        ({"prompt": ""}, ArgumentError, "--prompt"),
-        ({"prompt": "aß"}, UnknownNameError, "'ß' at index 1"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "words"), [
+    ({"length": 0}, ArgumentError, "--length"), ({"seed": -1}, ArgumentError, "--seed"),
+    ({"prompt": ""}, ArgumentError, "--prompt"),
+    ({"prompt": "aß"}, UnknownNameError, "'ß' at index 1"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_at_once(change, error, words):
     arguments = {"prompt": "a", "length": 3, "seed": 0} | change
     with pytest.raises(error, match=words):

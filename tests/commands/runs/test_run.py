@@ -19,14 +19,11 @@ def play(tmp_path):
 
 
 @pytest.mark.few(3, full=0)
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("resnet20", "test accuracy"), ("lstm", "test accuracy"),
-        ("autoencoder", "test reconstruction error"), ("wide_deep", "test accuracy"),
-        ("deepfm", "test accuracy"), ("dcn", "test accuracy"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "said"), [
+    ("resnet20", "test accuracy"), ("lstm", "test accuracy"),
+    ("autoencoder", "test reconstruction error"), ("wide_deep", "test accuracy"),
+    ("deepfm", "test accuracy"), ("dcn", "test accuracy"),
+])  # fmt: skip
 def test_each_kind_of_model_trains_on_what_comes_with_the_package(model, said, capsys):
     result = run(RunOptions(model, epochs=1, batch_size=512))
     assert result.report.startswith(said)

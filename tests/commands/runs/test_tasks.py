@@ -378,14 +378,11 @@ def test_processes_that_share_batches_move_images_as_one_does(processes, drop_la
                 np.testing.assert_array_equal(some, images[rank::processes])
 
 
-@pytest.mark.parametrize(
-    ("model", "name", "shape", "classes"),
-    [
-        ("lenet", "digits", (1, 8, 8), 10), ("autoencoder", "digits", (1, 8, 8), None),
-        ("unet", "scenes", (1, 32, 32), 11), ("wide_deep", "census", (8, 5), 2),
-        ("char_rnn", "plays", None, 70)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "name", "shape", "classes"), [
+    ("lenet", "digits", (1, 8, 8), 10), ("autoencoder", "digits", (1, 8, 8), None),
+    ("unet", "scenes", (1, 32, 32), 11), ("wide_deep", "census", (8, 5), 2),
+    ("char_rnn", "plays", None, 70)
+])  # fmt: skip
 def test_data_that_come_where_none_are_named(model, name, shape, classes):
     task = load_task(find(model), None)
     assert task.name == name
@@ -395,17 +392,14 @@ def test_data_that_come_where_none_are_named(model, name, shape, classes):
     assert dict(task.options) == (cardinalities if name == "census" else {}) or name == "plays"
 
 
-@pytest.mark.parametrize(
-    ("model", "result", "text"),
-    [
-        ("mlp", (0.12345, 0.98765), "test accuracy 0.9877  test loss 0.1235"),
-        ("autoencoder", (0.02, None), "test reconstruction error 0.2000 (root mean square)"),
-        ("unet", (0.12345, 0.98765, {"iou": 0.5}),
-         "test accuracy 0.9877  test IoU 0.5000  test loss 0.1235"),
-        ("wide_deep", (0.5, 0.75), "test accuracy 0.7500  test loss 0.5000"),
-        ("wide_deep", (0.5, 0.75, {"auc": 0.8}),
-         "test accuracy 0.7500  test AUC 0.8000  test loss 0.5000"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "result", "text"), [
+    ("mlp", (0.12345, 0.98765), "test accuracy 0.9877  test loss 0.1235"),
+    ("autoencoder", (0.02, None), "test reconstruction error 0.2000 (root mean square)"),
+    ("unet", (0.12345, 0.98765, {"iou": 0.5}),
+     "test accuracy 0.9877  test IoU 0.5000  test loss 0.1235"),
+    ("wide_deep", (0.5, 0.75), "test accuracy 0.7500  test loss 0.5000"),
+    ("wide_deep", (0.5, 0.75, {"auc": 0.8}),
+     "test accuracy 0.7500  test AUC 0.8000  test loss 0.5000"),
+])  # fmt: skip
 def test_reports(model, result, text):
     assert load_task(find(model), None).report(EpochResult(*result)) == text

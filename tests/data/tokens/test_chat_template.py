@@ -257,24 +257,21 @@ def test_a_template_has_variables(folder):
     assert made == '<|im_start|>[{"a": "<é>"}]TrueAy'
 
 
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("{% for %}", "expected a Jinja template"),
-        ("{% break %}", "expected a Jinja template; received SyntaxError"),
-        ("{% if 1 %}{% continue %}{% endif %}", "expected a Jinja template; received SyntaxError"),
-        ("{{ [" + "1, " * 20_000 + "] }}", "received TemplateLimitError: more than 16384 words"),
-        ("{{ raise_exception('roles alternate') }}", "received TemplateError: roles alternate"),
-        ("{{ messages[0].content + 1 }}", "received TypeError"),
-        ("{{ nothing.at.all }}", "received UndefinedError"), ("{{ 1e999 }}", "received NameError"),
-        ("{{ 1 / 0 }}", "received ZeroDivisionError"), ("{{ cycler() }}", "received RuntimeError"),
-        ("{{ ''.__class__.__mro__ }}", "received SecurityError"),
-        ("{{ messages.append(1) }}", "received SecurityError"),
-        ("{{ ().__class__.__base__.__subclasses__() }}", "received SecurityError"),
-        ("{% include '/etc/passwd' %}", "received TypeError"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "received RecursionError")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "told"), [
+    ("{% for %}", "expected a Jinja template"),
+    ("{% break %}", "expected a Jinja template; received SyntaxError"),
+    ("{% if 1 %}{% continue %}{% endif %}", "expected a Jinja template; received SyntaxError"),
+    ("{{ [" + "1, " * 20_000 + "] }}", "received TemplateLimitError: more than 16384 words"),
+    ("{{ raise_exception('roles alternate') }}", "received TemplateError: roles alternate"),
+    ("{{ messages[0].content + 1 }}", "received TypeError"),
+    ("{{ nothing.at.all }}", "received UndefinedError"), ("{{ 1e999 }}", "received NameError"),
+    ("{{ 1 / 0 }}", "received ZeroDivisionError"), ("{{ cycler() }}", "received RuntimeError"),
+    ("{{ ''.__class__.__mro__ }}", "received SecurityError"),
+    ("{{ messages.append(1) }}", "received SecurityError"),
+    ("{{ ().__class__.__base__.__subclasses__() }}", "received SecurityError"),
+    ("{% include '/etc/passwd' %}", "received TypeError"),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "received RecursionError")
+])  # fmt: skip
 def test_what_a_template_does_wrong_is_told(source, told):
     with pytest.raises(DataError, match=told):
         ChatTemplate(source, {}, ()).text(ASKED, False, {})
@@ -286,40 +283,37 @@ GROWN = (
 N, LOOP, END = "{% set n = namespace(s='a') %}", "{% for a in range(99) %}", "{% endfor %}"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        *("{{ " + each + " }}" for each in (
-            "'a' * 99999999999", "99999999999 * 'a'", "[0] * 99999999999", "9 ** 9 ** 9 ** 9",
-            "'%99999999d' % 1", "'%*d' % (99999999, 1)", "'a'.center(99999999999)",
-            "'a' | center(99999999999)", "'a' | indent(99999999999, true)",
-            "'{:99999999}'.format(1)", "'%99999999d' | format(1)", "range(99999999999) | list",
-            "lipsum(n=9999)", "'a b ' * 9999 | wordwrap(1)", "'a'.translate({97: 'a' * 99999})",
-            "(1).to_bytes(99999999)", "'a'.encode() * 99999", "{}.fromkeys(range(9999), 1)",
-            "('a' * 9999) | replace('', 'a' * 9999)", "('\n' * 9999) | indent('a' * 9999)",
-            "('\u2028' * 9999) | indent(9999)", "('%(a)s' * 999) % {'a': 'a' * 9999}",
-            "('{0}' * 999).format('a' * 9999)", "[1] | tojson(indent=99999)",
-            "(range(9999) | map('default', 'a') | list) | join('a' * 9999)",
-            "2.5 | round(99999999, 'ceil')",
-        )),
-        *(GROWN + each for each in ("", "{{ n.v }}", "{{ n.v | tojson }}", "{{ n.v ~ 'a' }}",
-                                    "{{ n.v == [n.v] }}")),
-        *(N + LOOP + "{% set n.s = " + each + " %}" + END
-          for each in ("n.s + n.s", "n.s ~ n.s", "n.s.replace('a', 'aa')")),
-        "{% set n = namespace(s=9) %}" + LOOP + "{% set n.s = n.s * n.s %}" + END,
-        "{% for a in range(9999) %}{% for b in range(9999) %}" + END + END,
-        "{% macro f(k) %}{% if k %}{{ f(k - 1) + f(k - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-        "{% for a in range(99999) %}{{ 'a' * 9999 }}" + END,
-        "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}" + END + "{% endset %}",
-        "{% set n = namespace(s=[]) %}{% for a in range(999) %}"
-        "{% set n.s = n.s + ['a' * 9999 ~ a] %}" + END,
-        "{% for a in range(99999) %}{% if 'a' * 90000 == 'b' %}{% endif %}" + END,
-        "{% for a in [0] recursive %}{{ loop(range(99999)) if loop.depth == 1 }}" + END,
-        "{% set x %}{% for a in range(9999) %}" + "a" * 999 + END + "{% endset %}",
-        "{% set x = 'a' * 90000 %}{% set y %}" + LOOP + "{{ x }}" + END + "{% endset %}",
-        "{% autoescape 'a' * 99999999 %}{% endautoescape %}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("source", [
+    *("{{ " + each + " }}" for each in (
+        "'a' * 99999999999", "99999999999 * 'a'", "[0] * 99999999999", "9 ** 9 ** 9 ** 9",
+        "'%99999999d' % 1", "'%*d' % (99999999, 1)", "'a'.center(99999999999)",
+        "'a' | center(99999999999)", "'a' | indent(99999999999, true)",
+        "'{:99999999}'.format(1)", "'%99999999d' | format(1)", "range(99999999999) | list",
+        "lipsum(n=9999)", "'a b ' * 9999 | wordwrap(1)", "'a'.translate({97: 'a' * 99999})",
+        "(1).to_bytes(99999999)", "'a'.encode() * 99999", "{}.fromkeys(range(9999), 1)",
+        "('a' * 9999) | replace('', 'a' * 9999)", "('\n' * 9999) | indent('a' * 9999)",
+        "('\u2028' * 9999) | indent(9999)", "('%(a)s' * 999) % {'a': 'a' * 9999}",
+        "('{0}' * 999).format('a' * 9999)", "[1] | tojson(indent=99999)",
+        "(range(9999) | map('default', 'a') | list) | join('a' * 9999)",
+        "2.5 | round(99999999, 'ceil')",
+    )),
+    *(GROWN + each for each in ("", "{{ n.v }}", "{{ n.v | tojson }}", "{{ n.v ~ 'a' }}",
+                                "{{ n.v == [n.v] }}")),
+    *(N + LOOP + "{% set n.s = " + each + " %}" + END
+      for each in ("n.s + n.s", "n.s ~ n.s", "n.s.replace('a', 'aa')")),
+    "{% set n = namespace(s=9) %}" + LOOP + "{% set n.s = n.s * n.s %}" + END,
+    "{% for a in range(9999) %}{% for b in range(9999) %}" + END + END,
+    "{% macro f(k) %}{% if k %}{{ f(k - 1) + f(k - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% for a in range(99999) %}{{ 'a' * 9999 }}" + END,
+    "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}" + END + "{% endset %}",
+    "{% set n = namespace(s=[]) %}{% for a in range(999) %}"
+    "{% set n.s = n.s + ['a' * 9999 ~ a] %}" + END,
+    "{% for a in range(99999) %}{% if 'a' * 90000 == 'b' %}{% endif %}" + END,
+    "{% for a in [0] recursive %}{{ loop(range(99999)) if loop.depth == 1 }}" + END,
+    "{% set x %}{% for a in range(9999) %}" + "a" * 999 + END + "{% endset %}",
+    "{% set x = 'a' * 90000 %}{% set y %}" + LOOP + "{{ x }}" + END + "{% endset %}",
+    "{% autoescape 'a' * 99999999 %}{% endautoescape %}",
+])  # fmt: skip
 def test_what_a_template_may_ask_for_is_bounded(monkeypatch, source):
     monkeypatch.setattr(sandbox, "MADE_BYTES", 1 << 20)
     monkeypatch.setattr(sandbox, "MOST_BYTES", 100_000)
@@ -328,13 +322,10 @@ def test_what_a_template_may_ask_for_is_bounded(monkeypatch, source):
         ChatTemplate(source, {}, ()).text(ASKED, False, {})
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        *("Ay?", None, [None], {"role": "user"}, [{"content": "Ay?"}], [{"role": 7}]),
-        *([{"role": "user", "content": 7}], [{"role": "user", "content": [{"text": "Ay?"}]}]),
-    ],
-)
+@pytest.mark.parametrize("messages", [
+    *("Ay?", None, [None], {"role": "user"}, [{"content": "Ay?"}], [{"role": 7}]),
+    *([{"role": "user", "content": 7}], [{"role": "user", "content": [{"text": "Ay?"}]}]),
+])  # fmt: skip
 def test_what_is_no_conversation_is_refused(tokenizer, messages):
     with pytest.raises(DataError, match="expected a list of messages"):
         tokenizer.chat(messages)

@@ -193,13 +193,10 @@ def made_up(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "call",
-    [
-        *("templates(by_chance(made_up, 5000))", "templates(by_chance(spoilt, 5000))"),
-        *("tokenizers_by_chance(5000)", "templates(hand_made.templates())", "tokenizers_by_hand()"),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    *("templates(by_chance(made_up, 5000))", "templates(by_chance(spoilt, 5000))"),
+    *("tokenizers_by_chance(5000)", "templates(hand_made.templates())", "tokenizers_by_hand()"),
+])  # fmt: skip
 def test_files_end_soon_and_take_little(call):
     pytest.importorskip("tokenizers")
     code = f"from tests.data.tokens.test_hostile import *\n{call}"

@@ -56,18 +56,15 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     assert [each.entry["text"] for each in records(tmp_path)] == ["x", "x"]
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (b'{"text": "x"', "line 3: expected a line in JSON"),
-        (b'["text"]', "line 3: expected a JSON object; received list"),
-        (b"7", "line 3: expected a JSON object; received int"),
-        (b'{"text": "\xff"}', "line 3: expected text in UTF-8; received the byte 0xff"),
-        (b"[" * 5000, "line 3: expected a line in JSON|line 3: expected at most"),
-        (b'{"a": ' * 300 + b"1" + b"}" * 300, "line 3: expected at most 200 nested levels"),
-        (b'{"text": ' + b"9" * 5000 + b"}", "line 3: expected a line in JSON"),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), [
+    (b'{"text": "x"', "line 3: expected a line in JSON"),
+    (b'["text"]', "line 3: expected a JSON object; received list"),
+    (b"7", "line 3: expected a JSON object; received int"),
+    (b'{"text": "\xff"}', "line 3: expected text in UTF-8; received the byte 0xff"),
+    (b"[" * 5000, "line 3: expected a line in JSON|line 3: expected at most"),
+    (b'{"a": ' * 300 + b"1" + b"}" * 300, "line 3: expected at most 200 nested levels"),
+    (b'{"text": ' + b"9" * 5000 + b"}", "line 3: expected a line in JSON"),
+])  # fmt: skip
 def test_bad_lines_are_named(tmp_path, line, told):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "x"}\n\n' + line + b"\n")

@@ -211,21 +211,18 @@ def test_tools_of_a_line_go_to_the_template(tokenizer, tmp_path):
     assert made.decode(x[0], special=True).startswith('[{"name": "clock"}]a')
 
 
-@pytest.mark.parametrize(
-    ("entry", "told"),
-    [
-        ({"text": "ay"}, "with \"prompt\", a string; received entries 'text'"),
-        ({"prompt": "ay"}, 'with "answer", a string'),
-        ({"prompt": "ay", "answer": 7}, 'with "answer", a string; received int'),
-        ({"prompt": "\ud800", "answer": "ay"}, "a lone surrogate at"),
-        ({"messages": "ay"}, "expected a list of messages"),
-        ({"messages": []}, "a conversation with an answer|messages that the template accepts"),
-        ({"messages": [{"role": "user", "content": "ay"}]}, "a conversation with an answer"),
-        ({"messages": [{"role": "assistant", "content": 7}]}, "expected a list of messages"),
-        ({"messages": [{"role": "assistant", "content": None}]}, "expected a list of messages"),
-        ({"prompt": "ay " * 200, "answer": "ay"}, "at most 33 tokens; received"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "told"), [
+    ({"text": "ay"}, "with \"prompt\", a string; received entries 'text'"),
+    ({"prompt": "ay"}, 'with "answer", a string'),
+    ({"prompt": "ay", "answer": 7}, 'with "answer", a string; received int'),
+    ({"prompt": "\ud800", "answer": "ay"}, "a lone surrogate at"),
+    ({"messages": "ay"}, "expected a list of messages"),
+    ({"messages": []}, "a conversation with an answer|messages that the template accepts"),
+    ({"messages": [{"role": "user", "content": "ay"}]}, "a conversation with an answer"),
+    ({"messages": [{"role": "assistant", "content": 7}]}, "expected a list of messages"),
+    ({"messages": [{"role": "assistant", "content": None}]}, "expected a list of messages"),
+    ({"prompt": "ay " * 200, "answer": "ay"}, "at most 33 tokens; received"),
+])  # fmt: skip
 @pytest.mark.parametrize("template", [True, False])
 def test_lines_that_are_no_chat_are_named(tokenizer, unmarked, tmp_path, entry, told, template):
     path = tmp_path / "a.jsonl"

@@ -303,21 +303,17 @@ def test_gguf_metadata(tokenizer, text):
     assert usual.encode("ay")[0] == 1  # as llama.cpp has it where a file does not say
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"model": "llama"}, "byte-level vocabulary with merges; received 'llama'"),
-        ({"pre": "viking"}, "tokenizer.ggml.pre: expected 'default'"),
-        ({"tokens": ["a", "a"]}, "expected tokens that differ"),
-        ({"tokens": "abc"}, "expected a list of strings tokenizer.ggml.tokens"),
-        ({"merges": ["a b c"]}, "expected merges of two tokens"),
-        ({"merges": ["zz zzz"]}, "received .*zz"),
-        ({"merges": 7}, "expected a list of strings tokenizer.ggml.merges"),
-        ({"eos_token_id": 4000}, "expected a eos_token_id below"),
-        ({"token_type": "text"}, "vocabulary"),
-        ({"add_sep_token": True}, "add_sep_token"),
-    ],
-)
+@pytest.mark.parametrize(("more", "told"), [
+    ({"model": "llama"}, "byte-level vocabulary with merges; received 'llama'"),
+    ({"pre": "viking"}, "tokenizer.ggml.pre: expected 'default'"),
+    ({"tokens": ["a", "a"]}, "expected tokens that differ"),
+    ({"tokens": "abc"}, "expected a list of strings tokenizer.ggml.tokens"),
+    ({"merges": ["a b c"]}, "expected merges of two tokens"),
+    ({"merges": ["zz zzz"]}, "received .*zz"),
+    ({"merges": 7}, "expected a list of strings tokenizer.ggml.merges"),
+    ({"eos_token_id": 4000}, "expected a eos_token_id below"),
+    ({"token_type": "text"}, "vocabulary"), ({"add_sep_token": True}, "add_sep_token"),
+])  # fmt: skip
 def test_damaged_gguf_metadata(tokenizer, more, told):
     with pytest.raises(DataError, match=told):
         Tokenizer.of_gguf(gguf_values(tokenizer.backend, **more))
@@ -332,29 +328,24 @@ def test_words_are_parted_as_the_models_do(split):
     assert words == ["it", "'s", "Ġ", *number, ",", "Ġ", "Ġok", "ĊĊ", "Ġx"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("tokenizer.json", b"", "expected tokenizer.json in JSON"),
-        ("tokenizer.json", b"{}", "expected a model of the kinds"),
-        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "the package tokenizers reads"),
-        ("tokenizer.json", b'{"model": ' * 1000, "expected tokenizer.json in JSON"),
-        ("tokenizer.json", b"\xff\xfe", "expected tokenizer.json in JSON"),
-        ("tokenizer_config.json", b"[]", "expected a JSON object; received list"),
-        ("tokenizer_config.json", b"{", "expected tokenizer_config.json in JSON"),
-        ("tokenizer_config.json", b'{"a":' * 500, "tokenizer_config.json"),
-        ("tokenizer_config.json", b'{"eos_token": 7}', "eos: expected a string; received int"),
-        (
-            "tokenizer_config.json",
-            b'{"eos_token": "zz"}',
-            "eos_token: expected a token of the voca",
-        ),
-        ("tokenizer_config.json", b'{"chat_template": 7}', "expected a string; received int"),
-        ("special_tokens_map.json", b"7", "expected a JSON object; received int"),
-        ("chat_template.jinja", b"a\n\xff", "received other bytes in line 2"),
-        ("chat_template.jinja", b"a" * (1 << 18), "expected at most 131072 characters"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "told"), [
+    ("tokenizer.json", b"", "expected tokenizer.json in JSON"),
+    ("tokenizer.json", b"{}", "expected a model of the kinds"),
+    ("tokenizer.json", b'{"model": {"type": "BPE"}}', "the package tokenizers reads"),
+    ("tokenizer.json", b'{"model": ' * 1000, "expected tokenizer.json in JSON"),
+    ("tokenizer.json", b"\xff\xfe", "expected tokenizer.json in JSON"),
+    ("tokenizer_config.json", b"[]", "expected a JSON object; received list"),
+    ("tokenizer_config.json", b"{", "expected tokenizer_config.json in JSON"),
+    ("tokenizer_config.json", b'{"a":' * 500, "tokenizer_config.json"),
+    ("tokenizer_config.json", b'{"eos_token": 7}', "eos: expected a string; received int"),
+    (
+        "tokenizer_config.json", b'{"eos_token": "zz"}', "eos_token: expected a token of the voca",
+    ),
+    ("tokenizer_config.json", b'{"chat_template": 7}', "expected a string; received int"),
+    ("special_tokens_map.json", b"7", "expected a JSON object; received int"),
+    ("chat_template.jinja", b"a\n\xff", "received other bytes in line 2"),
+    ("chat_template.jinja", b"a" * (1 << 18), "expected at most 131072 characters"),
+])  # fmt: skip
 def test_damaged_files_are_named(tmp_path, folder, name, content, told):
     made = tmp_path / "model"
     shutil.copytree(folder, made)
@@ -482,17 +473,13 @@ def test_rows_of_a_chat_are_told_what_makes_ids_of_them(tokenizer, rows, tmp_pat
     pretrained.save(net, tmp_path)
     (tmp_path / "a.txt").write_text("hello")
     for call in (
-        lambda: net.predict(rows),
-        lambda: net.fit(rows, verbose=False),
-        lambda: net.fit(rows, rows, verbose=False),
-        lambda: net.generate(rows, 2),
-        lambda: net.decoder(8).read(rows),
-        lambda: tokenizer.encode(rows),
-        lambda: pretrained.tokenizer(rows),
-        lambda: pretrained.load(tmp_path, inputs=rows),
+        lambda: net.predict(rows), lambda: net.fit(rows, verbose=False),
+        lambda: net.fit(rows, rows, verbose=False), lambda: net.generate(rows, 2),
+        lambda: net.decoder(8).read(rows), lambda: tokenizer.encode(rows),
+        lambda: pretrained.tokenizer(rows), lambda: pretrained.load(tmp_path, inputs=rows),
         lambda: Chat(rows, tokenizer, 2, 8),
-        lambda: TextFolder(tmp_path / "a.txt", tokenizer, 2, 8, inputs=rows),
-    ):
+        lambda: TextFolder(tmp_path / "a.txt", tokenizer, 2, 8, inputs=rows)
+    ):  # fmt: skip
         with pytest.raises(SingaNetError, match=r"tokenizer\.prompt\(messages\)"):
             call()
     made = net.generate([tokenizer.prompt(CHAT)], 2)

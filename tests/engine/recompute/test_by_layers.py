@@ -247,13 +247,10 @@ class WritesGlobal(Alike):
         return dy, {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        (Counts, "the parameter 'count', which is no state"), (Draws, "the attribute 'calls'"),
-        (Grows, "the attribute 'sums'"), (WritesGlobal, "a generator that others use")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "what"), [
+    (Counts, "the parameter 'count', which is no state"), (Draws, "the attribute 'calls'"),
+    (Grows, "the attribute 'sums'"), (WritesGlobal, "a generator that others use")
+])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
     x = Input("x", (6,))
@@ -300,14 +297,10 @@ def test_a_forced_layer_of_the_users_that_only_computes_runs_again():
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("level", LEVELS[:4])
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("mlp", (1, 28, 28)),
-        ("lenet", (1, 28, 28)),
-        pytest.param("resnet20", (3, 8, 8), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape"), [
+    ("mlp", (1, 28, 28)), ("lenet", (1, 28, 28)),
+    pytest.param("resnet20", (3, 8, 8), marks=pytest.mark.slow),
+])  # fmt: skip
 def test_ready_nets_have_the_same_bits(name, shape, level, recorded):
     def make():
         more = (shape, 5) if name == "resnet20" else ()
@@ -319,13 +312,10 @@ def test_ready_nets_have_the_same_bits(name, shape, level, recorded):
         twins.step(rng.standard_normal((4, *shape)).astype(np.float32), rng.integers(0, 5, 4))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("alexnet", "autoencoder", "deepfm", "preresnet20", "transformer", "wide_deep"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("char_rnn", "lstm")),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *("alexnet", "autoencoder", "deepfm", "preresnet20", "transformer", "wide_deep"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("char_rnn", "lstm")),
+])  # fmt: skip
 @pytest.mark.full
 def test_other_ready_nets_have_the_same_bits(name):
     entry, rng = singanet.models.find(name), np.random.default_rng(0)
