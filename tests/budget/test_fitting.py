@@ -51,14 +51,12 @@ class Steps(Callback):
 
 
 def chain(optimizer, norm=False, depth=6, width=32):
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("fc0", width, input_sample_shape=(16,)))
+    layers = [Dense("fc0", width, input_sample_shape=(16,))]
     for k in range(1, depth):
-        if norm:
-            net.add(BatchNormalization(f"norm{k}"))
-        net.add(Activation(f"tanh{k}", "tanh"))
-        net.add(Dense(f"fc{k}", width))
-    net.add(Dense("top", 3))
+        layers += [BatchNormalization(f"norm{k}")] if norm else []
+        layers += [Activation(f"tanh{k}", "tanh"), Dense(f"fc{k}", width)]
+    layers.append(Dense("top", 3))
+    net = singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
     net.compile(optimizer, metrics="accuracy")
     return net
 
@@ -68,21 +66,29 @@ def data():
     return rng.standard_normal((SAMPLES, 16), np.float32), rng.integers(0, 3, SAMPLES)
 
 
+def values_of(net):
+    return np.concatenate([value.ravel() for value in net.param_values()])
+
+
 def trained(make, budget=None, norm=False, **arguments):
     net, steps = chain(make(), norm), Steps()
-    x, y = data()
     if budget is not None:
         arguments["memory_budget"] = budget
-    history = net.fit(x, y, batch_size=16, epochs=3, callbacks=[steps], verbose=False, **arguments)
-    values = np.concatenate([value.ravel() for value in net.param_values()])
-    return history, steps, values, net
+    given = {"batch_size": 16, "epochs": 3, "callbacks": [steps], "verbose": False}
+    history = net.fit(*data(), **given, **arguments)
+    return history, steps, values_of(net), net
+
+
+def least_of(error):
+    """The smallest budget that the error names."""
+    return int(error.advice.split()[2].rstrip(",;"))
 
 
 def refused(make, **arguments):
     """The smallest budget that the fit would accept."""
     with pytest.raises(ArgumentError, match="net.fit, memory_budget: expected at least") as caught:
         trained(make, 1, **arguments)
-    return int(caught.value.advice.split()[2].rstrip(",;"))
+    return least_of(caught.value)
 
 
 @pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.01)])
@@ -108,64 +114,55 @@ def test_micro_batches_give_the_same_losses_and_steps(make):
 
 @pytest.mark.parametrize("way", [AllReduce, partial(SparseAllReduce, ratio=1.0)])
 def test_each_of_several_ranks_keeps_the_budget_for_its_part(way):
-
     def train(budget, comm):
         net = chain(way(SGD(lr=0.1, momentum=0.9), comm))
-        x, y = data()
         said = {"allow": ("micro-batches",), "memory_budget": budget}
-        history = net.fit(x, y, 16, 3, verbose=False, **said)
-        return history["loss"], np.concatenate([value.ravel() for value in net.param_values()])
+        history = net.fit(*data(), 16, 3, verbose=False, **said)
+        return history["loss"], values_of(net)
 
     history, _, values, _ = trained(lambda: SGD(lr=0.1, momentum=0.9))
     with communicators(2) as comms, pytest.raises(ArgumentError, match="at least") as caught:
         comms.run(partial(train, 1))
     assert "for batches of 8, which takes" in str(caught.value)
-    least = int(caught.value.advice.split()[2].rstrip(",;"))
-    for budget in (least, "1GB"):
+    for budget in (least_of(caught.value), "1GB"):
         with communicators(2) as comms:
             for losses, found in comms.run(partial(train, budget)):
                 np.testing.assert_allclose(losses, history["loss"], rtol=1e-5)
                 np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
 
 
-def test_sequences_of_any_length_are_planned_at_the_longest():
-    def least(steps):
-        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-        net.add(TimeDistributed("td", Dense("fc", 32), input_sample_shape=(-1, 16)))
-        net.compile(SGD(lr=0.1))
-        x, y = np.zeros((8, steps, 16), np.float32), np.zeros((8, steps), np.int64)
-        with pytest.raises(ArgumentError, match="memory_budget: expected at least") as caught:
-            net.fit(x, y, 8, memory_budget=1, allow=(), verbose=False)
-        return int(caught.value.expected.split()[2].replace(",", ""))
+class Rows:
+    """Batches of rows that are as long as they say, or say nothing."""
 
-    # The outputs alone are 8 samples of 32 floats a step.
-    assert least(200) - least(20) >= 180 * 8 * 32 * 4
+    batch_size = 8
+
+    def __init__(self, length=None):
+        if length is not None:
+            self.length = length
+
+    def __iter__(self):
+        return iter(())
 
 
-def test_a_loader_says_how_long_its_rows_are():
-    def least(source, **options):
-        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-        net.add(TimeDistributed("td", Dense("fc", 32), input_sample_shape=(-1, 16)))
+def test_sequences_of_any_length_are_planned_at_the_longest_or_as_a_loader_says():
+    def told(*source, **options):
+        part = TimeDistributed("td", Dense("fc", 32), input_sample_shape=(-1, 16))
+        net = singanet.FeedForwardNet([part], loss=SoftmaxCrossEntropy(), seed=0)
         net.compile(SGD(lr=0.1))
         with pytest.raises(ArgumentError, match="memory_budget: expected") as caught:
-            net.fit(source, memory_budget=1, allow=(), verbose=False, **options)
+            net.fit(*source, memory_budget=1, allow=(), verbose=False, **options)
         return caught.value.expected
 
-    class Rows:
-        """Batches of rows that are as long as they say, or say nothing."""
+    def least(*source, **options):
+        return int(told(*source, **options).split()[2].replace(",", ""))
 
-        batch_size = 8
+    def arrays(steps):
+        return np.zeros((8, steps, 16), np.float32), np.zeros((8, steps), np.int64)
 
-        def __init__(self, length=None):
-            if length is not None:
-                self.length = length
-
-        def __iter__(self):
-            return iter(())
-
-    few, many = (int(least(Rows(n)).split()[2].replace(",", "")) for n in (20, 200))
-    assert many - few >= 180 * 8 * 32 * 4
-    assert least(Rows()).startswith("arrays or a loader with a length")
+    # The outputs alone are 8 samples of 32 floats a step.
+    assert least(*arrays(200), 8) - least(*arrays(20), 8) >= 180 * 8 * 32 * 4
+    assert least(Rows(200)) - least(Rows(20)) >= 180 * 8 * 32 * 4
+    assert told(Rows()).startswith("arrays or a loader with a length")
 
 
 def test_a_batch_of_validation_waits_beside_that_of_training():
@@ -197,9 +194,8 @@ class Stream:
         return self.left
 
 
-@pytest.mark.parametrize(
-    "source", [list, iter, Stream, lambda batches: lambda epoch: iter(batches)]
-)
+@pytest.mark.parametrize("source",
+    [list, iter, Stream, lambda batches: lambda epoch: iter(batches)])  # fmt: skip
 def test_batches_of_any_source_are_planned_at_their_own_size(source):
     x, y = data()
     batches = [(x[k : k + 16], y[k : k + 16]) for k in range(0, SAMPLES, 16)]
@@ -223,47 +219,38 @@ def test_batches_of_any_source_are_planned_at_their_own_size(source):
 
 def test_parts_weigh_by_their_samples():
     # By the formula: a step of SGD is the mean gradient of the whole batch, here of 5 samples.
-    net = chain(SGD(lr=0.5))
-    other = chain(SGD(lr=0.5))
-    x, y = data()
+    net, other, (x, y) = chain(SGD(lr=0.5)), chain(SGD(lr=0.5)), data()
     other.step(x[:5], y[:5], SGD(lr=0.5))
     fit(net, FitOptions(x[:5], y[:5], 5, shuffle=False, verbose=False).in_parts(2))
-    for own, wanted in zip(net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(values_of(net), values_of(other), rtol=1e-5, atol=1e-7)
 
 
 def test_averages_of_the_parameters_move_once_a_batch():
     def averaged(micro_batch):
-        net, (x, y) = chain(SGD(lr=0.1)), data()
-        ema = EMA(0.9, keep_at_end=True)
-        options = FitOptions(x, y, 16, callbacks=[ema], verbose=False)
+        net, ema = chain(SGD(lr=0.1)), EMA(0.9, keep_at_end=True)
+        options = FitOptions(*data(), 16, callbacks=[ema], verbose=False)
         fit(net, options.in_parts(micro_batch))
-        return np.concatenate([value.ravel() for value in net.param_values()])
+        return values_of(net)
 
     np.testing.assert_allclose(averaged(4), averaged(None), rtol=1e-5, atol=1e-6)
 
 
 def test_it_says_what_was_chosen_and_how_far_the_prediction_was_off(capsys):
-    net = chain(SGD(lr=0.1))
-    x, y = data()
-    net.fit(x, y, batch_size=16, memory_budget="1GB")
+    chain(SGD(lr=0.1)).fit(*data(), batch_size=16, memory_budget="1GB")
     told = capsys.readouterr().err
-    assert "batches of 16 within 1.00 GB: as it is" in told
-    assert "memory: " in told
-    assert "predicted" in told
+    for words in ("batches of 16 within 1.00 GB: as it is", "memory: ", "predicted"):
+        assert words in told
 
 
 def test_what_stands_around_the_steps_is_counted(tmp_path):
-    x, y = data()
-
     class Holds(Callback):
         memory_bytes = 50_000_000
 
     def least(*callbacks):
         net = chain(Adam(lr=0.1), depth=2)
         with pytest.raises(ArgumentError) as caught:
-            net.fit(x, y, 1, callbacks=callbacks, memory_budget=1, verbose=False)
-        return int(caught.value.advice.split()[2].rstrip(",;"))
+            net.fit(*data(), 1, callbacks=callbacks, memory_budget=1, verbose=False)
+        return least_of(caught.value)
 
     sizes = [value.nbytes for value in chain(Adam(lr=0.1), depth=2).param_values()]
     bare = least()
@@ -274,12 +261,11 @@ def test_what_stands_around_the_steps_is_counted(tmp_path):
 
 def test_nothing_has_changed_where_a_budget_is_refused():
     net = chain(SGD(lr=0.1))
-    before = [value.copy() for value in net.param_values()]
-    x, y = data()
+    before = values_of(net)
     for budget in ("12", -1, "3kB"):
         with pytest.raises(ArgumentError, match="memory_budget"):
-            net.fit(x, y, batch_size=2, memory_budget=budget)
-    assert all(map(np.array_equal, before, net.param_values()))
+            net.fit(*data(), batch_size=2, memory_budget=budget)
+    np.testing.assert_array_equal(values_of(net), before)
     assert net.programs.recompute == "none"
 
 

@@ -10,7 +10,7 @@ from singanet.__main__ import main
 from singanet.commands.runs.trained import run_net, trained
 from singanet.data import load
 from singanet.loss import CategoricalCrossEntropy, SoftmaxFocal, SquaredError
-from tests.commands.test_train import saved
+from tests.commands.test_train import assert_same, saved
 
 
 def own_net(**arguments):
@@ -56,14 +56,18 @@ def values(net):
     return dict(zip(net.param_names(), net.param_values(), strict=True))
 
 
+def learn(path, data, out, *options, status=0):
+    """Train the net of the file ``path`` into ``out``, one epoch unless ``options`` say."""
+    argv = ["train", "--from", path, "--data", data, "--epochs", "1", *options, "--quiet"]
+    assert main([*map(str, argv), "--out", str(out)]) == status
+
+
 def test_it_begins_with_the_weights_of_the_file(started, small, tmp_path):
     path, predict = started
     out, target = tmp_path / "run", tmp_path / "p.npz"
     data = load(small)
     before = predict(data.x_test)
-    argv = ["train", "--from", path, "--data", small, "--optimizer", "sgd", "--lr", "1e-30"]
-    argv += ["--weight-decay", "0", "--epochs", "1", "--quiet", "--out", out]
-    assert main([*map(str, argv)]) == 0
+    learn(path, small, out, "--optimizer", "sgd", "--lr", "1e-30", "--weight-decay", "0")
     path.unlink()  # the run folder has all that is needed
     assert main(["predict", str(out), "--out", str(target)]) == 0
     found = np.load(target)
@@ -86,8 +90,7 @@ def test_it_begins_with_the_weights_of_the_file(started, small, tmp_path):
 def test_it_learns_and_is_tested_as_ready_nets_are(started, small, tmp_path, capsys):
     path, _ = started
     out, figures = tmp_path / "run", tmp_path / "figures.json"
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "8", "--lr", "0.01"]
-    assert main([*argv, "--quiet", "--out", str(out)]) == 0
+    learn(path, small, out, "--epochs", "8", "--lr", "0.01")
     told = json.loads((out / "figures.json").read_text("utf-8"))
     assert told["model"] == str(path)
     losses = np.loadtxt(out / "history.csv", delimiter=",", skiprows=1, usecols=1)
@@ -105,18 +108,15 @@ def test_it_learns_and_is_tested_as_ready_nets_are(started, small, tmp_path, cap
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["onnx", "keras"])
 def test_it_goes_on_to_the_bit(kind, small, tmp_path, signals_at):
-    path, _ = file_of(kind, tmp_path)
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "3", "--batch-size", "9"]
-    argv += ["--accumulate", "2", "--mixed-precision", "float16", "--clip", "0.3", "--seed", "3"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert main([*argv, "--quiet", "--out", str(whole)]) == 0
+    (path, _), whole, cut = file_of(kind, tmp_path), tmp_path / "whole", tmp_path / "cut"
+    options = ["--epochs", "3", "--batch-size", "9", "--accumulate", "2", "--seed", "3"]
+    options += ["--mixed-precision", "float16", "--clip", "0.3"]
+    learn(path, small, whole, *options)
     signals_at(6)
-    assert main([*argv, "--quiet", "--out", str(cut)]) == 130
+    learn(path, small, cut, *options, status=130)
     path.unlink()
     assert main(["train", "--out", str(cut), "--resume"]) == 0
-    assert saved(whole).keys() == saved(cut).keys()
-    for name, value in saved(whole).items():
-        np.testing.assert_array_equal(value, saved(cut)[name], err_msg=name)
+    assert_same(saved(whole), saved(cut))
     assert (whole / "best.npz").read_bytes() == (cut / "best.npz").read_bytes()
     assert main(["evaluate", str(cut), "--best"]) == 0
 
@@ -125,8 +125,7 @@ def test_the_seed_decides_every_draw(small, tmp_path):
     path, _ = file_of("onnx", tmp_path)
     states = []
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
-        argv = ["train", "--from", path, "--data", small, "--epochs", "1", "--seed", seed]
-        assert main([*map(str, argv), "--quiet", "--out", str(tmp_path / name)]) == 0
+        learn(path, small, tmp_path / name, "--seed", seed)
         states.append(saved(tmp_path / name)["net/top/weight"])
     np.testing.assert_array_equal(states[0], states[1])
     assert not np.array_equal(states[0], states[2])
@@ -137,8 +136,7 @@ def test_what_the_file_says_of_loss_and_frozen_layers_stays(small, tmp_path):
     net.freeze("norm")
     path, out = tmp_path / "net.singanet", tmp_path / "run"
     net.save_model(path)
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "2", "--lr", "0.1"]
-    assert main([*argv, "--quiet", "--out", str(out)]) == 0
+    learn(path, small, out, "--epochs", "2", "--lr", "0.1")
     after, task = trained(out)
     assert isinstance(after.loss, SoftmaxFocal)
     assert after.loss.gamma == 1.5
@@ -171,8 +169,7 @@ def test_texts_pixels_and_samples_themselves_are_learned(small, tmp_path):
     ):
         path, out = tmp_path / f"{name}.singanet", tmp_path / name
         FeedForwardNet(parts, seed=0).save_model(path)
-        argv = ["train", "--from", path, "--data", data, "--epochs", "1", "--quiet", "--out", out]
-        assert main([*map(str, argv)]) == 0
+        learn(path, data, out)
         _, task = trained(out)
         assert type(trained(path, data=str(data))[1]) is type(task)
         assert main(["evaluate", str(out)]) == 0, said
@@ -183,8 +180,7 @@ def test_a_net_with_probabilities_has_the_loss_for_them(tmp_path, small):
     parts = [layers.Flatten("flat", input_sample_shape=(1, 8, 8)), layers.Dense("fc", 10)]
     onnx.save(FeedForwardNet([*parts, layers.Softmax("chance")], seed=0), path)
     assert main(["evaluate", str(path), "--data", small]) == 0
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "1", "--quiet"]
-    assert main([*argv, "--out", str(out)]) == 0
+    learn(path, small, out)
     assert isinstance(trained(out)[0].loss, CategoricalCrossEntropy)
 
 
@@ -193,13 +189,11 @@ def test_a_file_of_another_float_type_is_trained(kind, tmp_path, small):
     path, out, net = tmp_path / "net.singanet", tmp_path / "run", own_net()
     net.as_type(kind)
     net.save_model(path)
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "1", "--quiet"]
-    assert main([*argv, "--out", str(out)]) == 0
+    learn(path, small, out)
     wanted = "float32" if kind == "float16" else kind
     assert saved(out)["net/top/weight"].dtype == wanted
     assert trained(out)[0].dtype == wanted
-    half = ["--mixed-precision", "float16", "--out", str(tmp_path / "half")]
-    assert main([*argv, *half]) == 0
+    learn(path, small, tmp_path / "half", "--mixed-precision", "float16")
 
 
 def test_options_stand_in_a_file_too(tmp_path, small):
@@ -251,25 +245,19 @@ def test_what_does_not_fit_is_refused_before_anything_is_run(tmp_path, small, re
     assert not out.exists()
 
 
-def test_a_run_that_saved_nothing_begins_with_the_file_again(tmp_path, small, monkeypatch):
-    path, _ = file_of("singanet", tmp_path)
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "2", "--quiet"]
-    assert main([*argv, "--out", str(tmp_path / "whole")]) == 0
-    out = tmp_path / "cut"
-    assert main([*argv, "--out", str(out)]) == 0
+def test_a_run_that_saved_nothing_begins_with_the_file_again(tmp_path, small):
+    (path, _), whole, out = file_of("singanet", tmp_path), tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, out):
+        learn(path, small, folder, "--epochs", "2")
     for file in out.glob("*.npz"):
         file.unlink()
     assert main(["train", "--out", str(out), "--resume", "--quiet"]) == 0
-    whole = saved(tmp_path / "whole")
-    for name, value in saved(out).items():
-        np.testing.assert_array_equal(value, whole[name], err_msg=name)
+    assert_same(saved(whole), saved(out))
 
 
 def test_a_description_that_is_gone_or_not_ours_is_refused(tmp_path, small, refused, run_dir):
-    path, _ = file_of("singanet", tmp_path)
-    out = tmp_path / "run"
-    argv = ["train", "--from", str(path), "--data", small, "--epochs", "1", "--quiet"]
-    assert main([*argv, "--out", str(out)]) == 0
+    (path, _), out = file_of("singanet", tmp_path), tmp_path / "run"
+    learn(path, small, out)
     said = refused("train", "--from", run_dir / "x.onnx", "--out", out, "--resume")
     assert f"--from: expected {str(path)!r}, as the run was started with" in said
     assert "MODEL: expected None" in refused("train", "mlp", "--out", out, "--resume")

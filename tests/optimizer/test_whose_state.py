@@ -67,33 +67,34 @@ WAYS = [by_step, by_layers, by_loop, by_array, by_fit]
 
 
 def same(net, twin):
-    pairs = zip(net.param_values(), twin.param_values(), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    return all(map(np.array_equal, net.param_values(), twin.param_values()))
 
 
 def cases():
     for name in OPTIMIZERS:
         for way in WAYS:
-            plain = name in ("adam", "momentum")
-            if way is by_array and not plain:
-                continue
-            if way is by_loop and name == "global norm":
-                continue
-            yield pytest.param(name, way, id=f"{name}-{way.__name__}")
+            by_hand = way is by_array and name not in ("adam", "momentum")
+            if not by_hand and not (way is by_loop and name == "global norm"):
+                yield pytest.param(name, way, id=f"{name}-{way.__name__}")
+
+
+def executor_of(seed, rule):
+    x, y, head = Input("x", (4,)), Input("y", (), dtype="int64"), Dense("out", 3)
+    loss = SoftmaxCrossEntropy()(head(Dense("fc", 5)(x)), y)
+    whole, part = rule.minimize(loss), rule.minimize(loss, head)
+    return Executor({"whole": [loss, whole], "head": [loss, part]}, seed=seed)
 
 
 @pytest.mark.few(7)
 @pytest.mark.parametrize(("name", "way"), [*cases()])
 def test_nets_that_take_turns_train_as_each_alone(name, way):
-    first, second, shared = net_of(1), net_of(2), OPTIMIZERS[name]()
+    nets, shared, turns = [net_of(1), net_of(2)], OPTIMIZERS[name](), np.random.default_rng(3)
     alone = [(net_of(1), OPTIMIZERS[name]()), (net_of(2), OPTIMIZERS[name]())]
-    turns = np.random.default_rng(3)
     for k in range(12):
         which = int(turns.integers(2))
-        way((first, second)[which], shared, k)
+        way(nets[which], shared, k)
         way(*alone[which], k)
-    assert same(first, alone[0][0])
-    assert same(second, alone[1][0])
+    assert all(same(net, twin) for net, (twin, _) in zip(nets, alone, strict=True))
 
 
 @pytest.mark.few(5)
@@ -160,15 +161,15 @@ def test_loaded_state_is_for_the_first_net_of_its_names(way):
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_net_that_is_copied_with_its_optimizer_goes_on(name, copied):
-    net, optimizer = net_of(1), OPTIMIZERS[name]()
-    by_step(net_of(2), optimizer, 9)
+    pair = net_of(1), OPTIMIZERS[name]()
+    by_step(net_of(2), pair[1], 9)
     for k in range(4):
-        by_step(net, optimizer, k)
-    other, theirs = copied((net, optimizer))
+        by_step(*pair, k)
+    other = copied(pair)
     for k in range(4, 8):
-        by_step(net, optimizer, k)
-        by_step(other, theirs, k)
-    assert same(net, other)
+        by_step(*pair, k)
+        by_step(*other, k)
+    assert same(pair[0], other[0])
 
 
 @pytest.mark.parametrize("way", [by_step, by_loop])
@@ -185,29 +186,24 @@ def test_a_parameter_goes_on_whatever_array_it_has(way):
 
 
 def test_what_two_nets_share_has_one_state_and_their_heads_each_their_own():
+    def two_of_a_trunk():
+        nets = [trunk.upto("act", seed=seed) for trunk in [net_of(1)] for seed in (3, 4)]
+        for net in nets:
+            net.add(Dense("out", 3))
+            net.loss = SoftmaxCrossEntropy()
+        return nets
+
     # PyTorch's state by tensor, emulated by hand: one Adam for the trunk, one for each head.
-    trunk = net_of(1)
-    nets = [trunk.upto("act", seed=seed) for seed in (3, 4)]
-    for net in nets:
-        net.add(Dense("out", 3))
-        net.loss = SoftmaxCrossEntropy()
-    rule = Adam(0.01)
-    twin = net_of(1)
-    theirs = [twin.upto("act", seed=seed) for seed in (3, 4)]
-    for net in theirs:
-        net.add(Dense("out", 3))
-        net.loss = SoftmaxCrossEntropy()
+    nets, theirs, rule = two_of_a_trunk(), two_of_a_trunk(), Adam(0.01)
     common, heads = Adam(0.01), [Adam(0.01), Adam(0.01)]
     for k in range(8):
         by_step(nets[k % 2], rule, k)
         net = theirs[k % 2]
-        scores = net.forward(True, X[k])
-        net.loss.forward(True, scores, Y[k])
+        net.loss.forward(True, net.forward(True, X[k]), Y[k])
         for names, values, grads in net.backward(net.loss.backward()):
             of_head = bool(names) and names[0].startswith("out/")
             (heads[k % 2] if of_head else common).update(names, values, grads)
-    for net, other in zip(nets, theirs, strict=True):
-        assert same(net, other)
+    assert all(map(same, nets, theirs))
 
 
 def test_nets_of_other_names_share_an_optimizer_as_they_did():
@@ -232,26 +228,17 @@ def test_masters_of_mixed_precision_are_each_nets_own():
     nets = [made(seed, precision, rule) for seed in (1, 2)]
     twins = [made(seed, MixedPrecision(scale=4.0), Adam(0.01)) for seed in (1, 2)]
     for k in range(12):
-        by_fit(nets[k % 2], None, k)
-        by_fit(twins[k % 2], None, k)
-    for net, twin in zip(nets, twins, strict=True):
-        assert same(net, twin)
+        for some in (nets, twins):
+            by_fit(some[k % 2], None, k)
+    assert all(map(same, nets, twins))
 
 
 def test_executors_that_take_turns_train_as_each_alone():
-    def made(seed, rule):
-        x, y = Input("x", (4,)), Input("y", (), dtype="int64")
-        loss = SoftmaxCrossEntropy()(Dense("fc", 3)(x), y)
-        return Executor({"train": [loss, rule.minimize(loss)]}, seed=seed)
-
     shared = Adam(0.01)
-    ours = [made(1, shared), made(2, shared)]
-    theirs = [made(1, Adam(0.01)), made(2, Adam(0.01))]
+    ours, theirs = ([executor_of(k, rule or Adam(0.01)) for k in (1, 2)] for rule in (shared, None))
     for k in range(10):
-        for some in (ours, theirs):
-            (loss,) = some[k % 2].run("train", {"x": X[k], "y": Y[k]})[:1]
-            some[k % 2].last = loss
-        assert np.array_equal(ours[k % 2].last, theirs[k % 2].last)
+        found = (some[k % 2].run("whole", {"x": X[k], "y": Y[k]})[0] for some in (ours, theirs))
+        assert np.array_equal(*found)
 
 
 def by_file(net, tmp_path):
@@ -286,16 +273,14 @@ def test_what_leaves_a_net_is_its_own_state_though_another_one_trained_last(name
     shared, first, last, twin = OPTIMIZERS[name](), net_of(1), net_of(2), net_of(1)
     for net, rule in ((first, shared), (last, shared), (twin, OPTIMIZERS[name]())):
         net.compile(rule)
-    for k in range(4):
-        by_step(first, shared, k)
-        by_step(twin, twin.compiled.optimizer, k)
-    for k in range(5):
-        by_step(last, shared, k)
-    made = WAYS_OUT[way](first, tmp_path)
+    for net, steps in ((first, 4), (twin, 4), (last, 5)):
+        for k in range(steps):
+            by_step(net, net.compiled.optimizer, k)
+    nets = [WAYS_OUT[way](first, tmp_path), first, twin]
     for k in range(4, 8):
-        for net in (made, first, twin):
+        for net in nets:
             net.train_on_batch(X[k], Y[k])
-    assert same(made, twin)
+    assert same(nets[0], twin)
     assert same(first, twin)
 
 
@@ -317,19 +302,12 @@ def test_what_is_thawed_within_a_mean_goes_on_as_if_nothing_was_saved(way, every
 @pytest.mark.parametrize("way", ["copy", "file"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_leaves_an_executor_is_its_own_state(name, way, tmp_path):
-    def made(seed, rule):
-        x, y = Input("x", (4,)), Input("y", (), dtype="int64")
-        head = Dense("out", 3)
-        loss = SoftmaxCrossEntropy()(head(Dense("fc", 5)(x)), y)
-        whole, part = rule.minimize(loss), rule.minimize(loss, head)
-        return Executor({"whole": [loss, whole], "head": [loss, part]}, seed=seed)
-
     def run(executor, counts):
         for k in counts:
             executor.run("head" if k % 3 == 2 else "whole", {"x": X[k], "y": Y[k]})
 
-    shared = OPTIMIZERS[name]()
-    first, last, twin = made(1, shared), made(2, shared), made(1, OPTIMIZERS[name]())
+    shared, make = OPTIMIZERS[name](), OPTIMIZERS[name]
+    first, last, twin = (executor_of(1, shared), executor_of(2, shared), executor_of(1, make()))
     run(first, range(4))
     run(twin, range(4))
     run(last, range(6))
@@ -337,7 +315,7 @@ def test_what_leaves_an_executor_is_its_own_state(name, way, tmp_path):
         other = copy.deepcopy(first)
     else:
         first.save(tmp_path / "first.npz")
-        other = made(3, OPTIMIZERS[name]())
+        other = executor_of(3, make())
         other.load(tmp_path / "first.npz")
     for executor in (other, first, twin):
         run(executor, range(4, 9))
@@ -353,16 +331,13 @@ def test_an_offloaded_net_and_one_in_memory_take_turns(tmp_path):
         nets[k % 2].step(X[k], Y[k], shared)
         twins[k % 2].step(X[k], Y[k], own[k % 2])
     nets[0].onload()
-    for net, twin in zip(nets, twins, strict=True):
-        assert same(net, twin)
+    assert all(map(same, nets, twins))
 
 
 def test_arrays_that_are_no_nets_go_by_their_names():
-    rule, other = Adam(0.1), Adam(0.1)
-    value, kept = np.ones(3, np.float32), np.ones(3, np.float32)
+    rule, other, (value, kept) = Adam(0.1), Adam(0.1), np.ones((2, 3), np.float32)
     for _ in range(4):
-        grad = np.full(3, 0.5, np.float32)
         value = value.copy()
-        rule.update(["w"], [value], [grad])
-        other.update(["w"], [kept], [grad])
+        rule.update(["w"], [value], [np.full(3, 0.5, np.float32)])
+        other.update(["w"], [kept], [np.full(3, 0.5, np.float32)])
     assert np.array_equal(value, kept)

@@ -6,13 +6,7 @@ from singanet import loss as losses
 from singanet import metric as metrics
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
 from singanet.layers import Activation, Dense, Dummy, Input, Reshape, Softmax
-from singanet.loss import (
-    CategoricalCrossEntropy,
-    MultiLoss,
-    SigmoidCrossEntropy,
-    SoftmaxCrossEntropy,
-    SquaredError,
-)
+from singanet.loss import MultiLoss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, BinaryAccuracy
 from singanet.optimizer import SGD, Adam
 
@@ -48,26 +42,23 @@ def test_names_of_metrics():
         made.compile(SGD(lr=0.1), metrics=[first, first])
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "loss", "more", "words"),
-    [
-        (0.1, None, None, r"a float; pass optimizer=SGD\(learning_rate=0.1\)"),
-        (SGD, None, None, r"the class SGD; write SGD\(learning_rate=0.1\), an object"),
-        (SGD(lr=0.1), None, None, "the net has none; received None"),
-        ("sgd", SquaredError, None, "the class SquaredError"),
-        ("sgd", {"a": "mse"}, None, r"loss=MultiLoss\(\{'a': "),
-        ("sgd", ("mse", "mse"), None, "a tuple of 2; name outputs: loss=MultiLoss"),
-        ("sgd", metrics.MeanAbsoluteError(), None, "import it from singanet.loss"),
-        ("sgd", "mse", [Accuracy], "the class Accuracy"),
-        ("sgd", "mse", [losses.MeanAbsoluteError()], "import it from singanet.metric"),
-        ("sgd", "mse", {"loss": F1()}, "'loss'"), ("sgd", "mse", {"val_a": F1()}, "val_a"),
-        ("adamm", "mse", None, "did you mean 'adam'"),
-        ("adam", "softmax_entropy", None, "did you mean 'softmax_cross_entropy'"),
-        ("adam", "mse", ["acuracy"], "did you mean 'accuracy'"),
-        ("clip_norm", "mse", None, "optimizer"), ("adam", "loss", None, "net.compile, loss"),
-        ("adam", "mse", "metric", "net.compile, metrics")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("optimizer", "loss", "more", "words"), [
+    (0.1, None, None, r"a float; pass optimizer=SGD\(learning_rate=0.1\)"),
+    (SGD, None, None, r"the class SGD; write SGD\(learning_rate=0.1\), an object"),
+    (SGD(lr=0.1), None, None, "the net has none; received None"),
+    ("sgd", SquaredError, None, "the class SquaredError"),
+    ("sgd", {"a": "mse"}, None, r"loss=MultiLoss\(\{'a': "),
+    ("sgd", ("mse", "mse"), None, "a tuple of 2; name outputs: loss=MultiLoss"),
+    ("sgd", metrics.MeanAbsoluteError(), None, "import it from singanet.loss"),
+    ("sgd", "mse", [Accuracy], "the class Accuracy"),
+    ("sgd", "mse", [losses.MeanAbsoluteError()], "import it from singanet.metric"),
+    ("sgd", "mse", {"loss": F1()}, "'loss'"), ("sgd", "mse", {"val_a": F1()}, "val_a"),
+    ("adamm", "mse", None, "did you mean 'adam'"),
+    ("adam", "softmax_entropy", None, "did you mean 'softmax_cross_entropy'"),
+    ("adam", "mse", ["acuracy"], "did you mean 'accuracy'"),
+    ("clip_norm", "mse", None, "optimizer"), ("adam", "loss", None, "net.compile, loss"),
+    ("adam", "mse", "metric", "net.compile, metrics")
+])  # fmt: skip
 def test_what_is_none_is_refused_and_nothing_changed(optimizer, loss, more, words):
     made = net()
     with pytest.raises((ArgumentError, UnknownNameError), match=words):
@@ -85,7 +76,7 @@ def test_names_stand_for_objects():
     made.compile("adam", "sparse_categorical_crossentropy", ["accuracy", "AUC"])
     assert type(made.compiled.optimizer) is Adam
     assert made.compiled.optimizer.lr == 0.001
-    assert type(made.loss) is CategoricalCrossEntropy
+    assert type(made.loss) is losses.CategoricalCrossEntropy
     assert kinds() == {"accuracy": Accuracy, "auc": metrics.AUC}
     made.compile("RMSProp", "binary_crossentropy", ["accuracy", "precision", "f1"])
     assert [*kinds().values()] == [BinaryAccuracy, metrics.PrecisionScore, F1]
@@ -98,9 +89,8 @@ class OwnYesOrNo(SigmoidCrossEntropy):
     """A user's own."""
 
 
-@pytest.mark.parametrize(
-    "loss", [losses.Dice, losses.SigmoidFocal, SigmoidCrossEntropy, OwnYesOrNo]
-)
+@pytest.mark.parametrize("loss",
+    [losses.Dice, losses.SigmoidFocal, SigmoidCrossEntropy, OwnYesOrNo])  # fmt: skip
 def test_metrics_by_name_under_a_loss_of_yes_or_no_outputs_have_a_threshold(loss):
     made, names = net(), ["accuracy", "f1", "iou", "precision", "recall"]
     made.compile("sgd", loss(), names)
@@ -119,15 +109,12 @@ def test_mse_is_that_of_other_libraries():
     assert made.evaluate(x, y).loss == pytest.approx(float((made.predict(x) ** 2).mean()))
 
 
-@pytest.mark.parametrize(
-    ("last", "loss", "words"),
-    [
-        (Softmax("p"), SoftmaxCrossEntropy(), r"CategoricalCrossEntropy\(\)"),
-        (Softmax("p"), losses.KLDivergence(), "the softmax layer 'p'"),
-        (Softmax("p"), SigmoidCrossEntropy(), "takes the sigmoid itself"),
-        (Activation("p", "sigmoid"), SigmoidCrossEntropy(), r"BinaryCrossEntropy\(\)"),
-    ],
-)
+@pytest.mark.parametrize(("last", "loss", "words"), [
+    (Softmax("p"), SoftmaxCrossEntropy(), r"CategoricalCrossEntropy\(\)"),
+    (Softmax("p"), losses.KLDivergence(), "the softmax layer 'p'"),
+    (Softmax("p"), SigmoidCrossEntropy(), "takes the sigmoid itself"),
+    (Activation("p", "sigmoid"), SigmoidCrossEntropy(), r"BinaryCrossEntropy\(\)"),
+])  # fmt: skip
 def test_a_softmax_of_a_softmax_is_refused(last, loss, words):
     parts = [Dense("fc", 3, input_sample_shape=(5,)), last, Reshape("r", (3,)), Dummy("end")]
     made = singanet.FeedForwardNet(parts)
@@ -145,7 +132,9 @@ def test_a_softmax_of_a_softmax_in_one_of_several_outputs():
     made = singanet.FeedForwardNet(inputs=x, outputs=[a, b])
     with pytest.raises(ArgumentError, match="'b'"):
         made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": SoftmaxCrossEntropy()}))
-    made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": CategoricalCrossEntropy()}))
+    made.compile(
+        "adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": losses.CategoricalCrossEntropy()})
+    )
     inside = [Dense("fc", 3, input_sample_shape=(5,)), Softmax("p"), Dense("end", 3)]
     singanet.FeedForwardNet(inside).compile("adam", SoftmaxCrossEntropy())
 

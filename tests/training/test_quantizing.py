@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import layers as nn
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Dense,
-    Embedding,
-    GatedUnit,
-    Input,
-    Layer,
-)
+from singanet.layers import Activation, BatchNormalization, Dense, Embedding, GatedUnit, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.onednn import products
 from singanet.optimizer import SGD, Adam
@@ -171,7 +164,7 @@ def test_what_is_in_blocks_already_stays_as_it_is(kind):
         np.testing.assert_array_equal(param.peek(), made[param.name])
 
 
-class Scaled(Layer):
+class Scaled(nn.Layer):
     """A user's layer: from 1e20 on the squares of its outputs are beyond float32."""
 
     def setup(self, in_shapes):
@@ -196,14 +189,10 @@ def test_moments_beyond_the_numbers_leave_blocks_by_the_weights_alone():
     np.testing.assert_array_equal(values[0]["b/weight"], values[1]["b/weight"])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rows", "words"),
-    [
-        ("int4", np.zeros((0, 5), int), "at least one|finite"),
-        ("int4", np.zeros((4, 9, 2)), "words"),
-        ("int8", IDS, "int4"),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "rows", "words"), [
+    ("int4", np.zeros((0, 5), int), "at least one|finite"), ("int4", np.zeros((4, 9, 2)), "words"),
+    ("int8", IDS, "int4"),
+])  # fmt: skip
 def test_rows_that_are_refused_leave_the_net_as_it_was(dtype, rows, words):
     net = net_of()
     before = values_of(net)

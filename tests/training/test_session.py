@@ -6,23 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    DataError,
-    FileAccessError,
-    FileFormatError,
-    ShapeError,
-    SingaNetError,
-    StateMismatchError,
-    VersionError,
-)
+from singanet import errors
+from singanet.errors import FileAccessError, FileFormatError, SingaNetError, StateMismatchError
 from singanet.optimizer import SGD
 from singanet.report import recorders
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
 from tests.interrupts import struck_at
-from tests.kit.callbacks import at
+from tests.kit.callbacks import at, raise_at
 
 EPOCHS, BATCH = 3, 16
 STEPS = EPOCHS * 4  # 50 samples: four batches an epoch, the last of two
@@ -34,8 +25,7 @@ class Stop(Callback):
     _runs_last = True
 
     def __init__(self, at=None):
-        self.at = at
-        self.state = None
+        self.at, self.state = at, None
 
     def on_batch_end(self, batch, logs):
         if self.session.step == self.at:
@@ -43,18 +33,9 @@ class Stop(Callback):
             self.state = self.session.state()
 
 
-class Break(Stop):
-    """Raises instead."""
-
-    def on_batch_end(self, batch, logs):
-        if self.session.step == self.at:
-            raise KeyboardInterrupt
-
-
 def fit(net, data, **more):
-    return net.fit(
-        *data, batch_size=BATCH, epochs=EPOCHS, validation_data=data, verbose=False, **more
-    )
+    given = {"batch_size": BATCH, "epochs": EPOCHS, "validation_data": data, "verbose": False}
+    return net.fit(*data, **given, **more)
 
 
 @pytest.mark.parametrize("format", ["npz", "safetensors", "hdf5"])
@@ -62,14 +43,17 @@ def test_through_a_file(build, data, same, tmp_path, format):
     def callbacks(*more):
         return [ModelCheckpoint(tmp_path / "run", format=format), ReduceOnPlateau(), *more]
 
-    whole, net = build(), build()
+    whole, net, second = build(), build(), build(seed=1)
     expected = fit(whole, data, callbacks=[ReduceOnPlateau()])
     with pytest.raises(KeyboardInterrupt):
-        fit(net, data, callbacks=callbacks(Break(6)))
-    second = build(seed=1)
+        fit(net, data, callbacks=callbacks(raise_at(6, KeyboardInterrupt())))
     got = fit(second, data, callbacks=callbacks(), resume=tmp_path / "run")
     same(whole, second)
     assert got == expected
+    # One that is over returns its history.
+    third = build(seed=3)
+    assert fit(third, data, callbacks=callbacks(), resume=tmp_path / "run") == expected
+    same(whole, third)
 
 
 # Python ends an interrupt within a weak reference's callback with these words.
@@ -77,23 +61,17 @@ def test_through_a_file(build, data, same, tmp_path, format):
 @pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 12).tolist())
 @pytest.mark.full
 def test_interrupted_at_any_line_of_a_fit_and_gone_on_from(build, data, same, tmp_path, share):
-
-    def callbacks(folder):
-        return [EMA(0.9), EarlyStopping(), ModelCheckpoint(folder, every_steps=3)]
-
     def run(net, folder, **more):
-        return fit(net, data, callbacks=callbacks(folder), **more)
+        callbacks = [EMA(0.9), EarlyStopping(), ModelCheckpoint(folder, every_steps=3)]
+        return fit(net, data, callbacks=callbacks, **more)
 
-    lines = 30_000  # such a fit has a few more
-    whole, net = build(), build()
+    lines, part = 30_000, tmp_path / "part"  # such a fit has a few more
+    whole, net, second = build(), build(), build(seed=7)
     expected = run(whole, tmp_path / "whole")
-    assert struck_at(int(lines * share), lambda: run(net, tmp_path / "part"))
-    resume = tmp_path / "part"
-    if not resume.is_dir() or not list(resume.glob("[es]*.npz")):
-        return  # before the first checkpoint
-    second = build(seed=7)
-    assert run(second, tmp_path / "part", resume=resume) == expected
-    same(whole, second)
+    assert struck_at(int(lines * share), lambda: run(net, part))
+    if part.is_dir() and list(part.glob("[es]*.npz")):  # else before the first checkpoint
+        assert run(second, part, resume=part) == expected
+        same(whole, second)
 
 
 def test_a_state_is_not_given_within_a_step(build, data):
@@ -103,7 +81,7 @@ def test_a_state_is_not_given_within_a_step(build, data):
         def ask(self, *_):
             try:
                 self.session.state()
-            except CallOrderError as error:
+            except errors.CallOrderError as error:
                 refused.append(str(error))
 
         on_batch_begin = on_layer_gradients = ask
@@ -152,28 +130,25 @@ def changed(state, **about):
     return {**state, "session": np.frombuffer(new, np.uint8)}
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        (lambda s: {}, FileFormatError, "'session'"),
-        (lambda s: {**s, "session": np.zeros(3, np.uint8)}, FileFormatError, "state of a training"),
-        (lambda s: changed(s, format="other"), FileFormatError, "'other'"),
-        (lambda s: changed(s, version=99), VersionError, "99"),
-        (
-            lambda s: {k: v for k, v in s.items() if k != "net/fc2/weight"}, StateMismatchError,
-            r"'fc2/weight': expected shape \(8, 3\).*no such parameter"
-        ),
-        (
-            lambda s: {**s, "net/fc2/weight": np.zeros((8, 4))}, StateMismatchError,
-            r"'fc2/weight': expected shape \(8, 3\).*received shape \(8, 4\)"
-        ),
-        (lambda s: {**s, "net/fc3/weight": np.zeros(1)}, StateMismatchError, "fc3/weight"),
-        (
-            lambda s: {k: v for k, v in s.items() if k != "optimizer/fc1/weight/momentum"},
-            SingaNetError, "fc1/weight"
-        )
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error", "words"), [
+    (lambda s: {}, FileFormatError, "'session'"),
+    (lambda s: {**s, "session": np.zeros(3, np.uint8)}, FileFormatError, "state of a training"),
+    (lambda s: changed(s, format="other"), FileFormatError, "'other'"),
+    (lambda s: changed(s, version=99), errors.VersionError, "99"),
+    (
+        lambda s: {k: v for k, v in s.items() if k != "net/fc2/weight"}, StateMismatchError,
+        r"'fc2/weight': expected shape \(8, 3\).*no such parameter"
+    ),
+    (
+        lambda s: {**s, "net/fc2/weight": np.zeros((8, 4))}, StateMismatchError,
+        r"'fc2/weight': expected shape \(8, 3\).*received shape \(8, 4\)"
+    ),
+    (lambda s: {**s, "net/fc3/weight": np.zeros(1)}, StateMismatchError, "fc3/weight"),
+    (
+        lambda s: {k: v for k, v in s.items() if k != "optimizer/fc1/weight/momentum"},
+        SingaNetError, "fc1/weight"
+    )
+])  # fmt: skip
 def test_a_state_that_does_not_fit_changes_nothing(build, data, same, state, change, error, words):
     net, untouched = build(), build()
     with pytest.raises(error, match=words) as caught:
@@ -207,8 +182,10 @@ SPOILT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("about", SPOILT.values(), ids=SPOILT)
+@pytest.mark.parametrize("about", [*SPOILT.values(), "data"], ids=[*SPOILT, "a seed of the order"])
 def test_a_spoilt_text_changes_nothing(build, data, same, state, about):
+    if about == "data":
+        about = {"data": {**json.loads(bytes(state["session"]))["data"], "seed": -3}}
     optimizer = SGD(lr=0.1, momentum=0.9)
     net, untouched = build(optimizer=optimizer), build()
     with pytest.raises(SingaNetError) as caught:
@@ -216,14 +193,6 @@ def test_a_spoilt_text_changes_nothing(build, data, same, state, about):
     assert len(str(caught.value)) < 400
     same(net, untouched)
     assert optimizer.state_dict() == {}
-
-
-def test_a_negative_seed_of_the_order_changes_nothing(build, data, same, state):
-    position = json.loads(bytes(state["session"]))["data"]
-    net, wrong = build(), changed(state, data={**position, "seed": -3})
-    with pytest.raises(SingaNetError, match="seed"):
-        fit(net, data, callbacks=[Stop(), EMA()], resume=wrong)
-    same(net, build())
 
 
 @pytest.mark.parametrize(
@@ -250,22 +219,19 @@ def test_what_a_failed_resumption_loaded_is_put_back(build, data, same, state):
     same(net, untouched)
 
 
-def test_optimizer_state_of_another_size_is_refused_before_a_step(build, data, same, state):
+def test_other_callbacks_data_and_state_of_another_size_are_refused(build, data, same, state):
     net, untouched = build(), build()
     wrong = {**state, "optimizer/fc1/weight/momentum": np.zeros(3, np.float32)}
-    with pytest.raises(ShapeError, match="fc1/weight"):
+    with pytest.raises(errors.ShapeError, match="fc1/weight"):
         fit(net, data, callbacks=[Stop(), EMA()], resume=wrong)
     same(net, untouched)
-
-
-def test_other_callbacks_or_data_are_refused(build, data, same, state):
-    net, untouched = build(), build()
     with pytest.raises(StateMismatchError, match=r"'1.EMA'"):
         fit(net, data, callbacks=[Stop()], resume=state)
-    with pytest.raises(ArgumentError, match="batch_size"):
-        net.fit(*data, batch_size=10, callbacks=[Stop(), EMA()], resume=state, verbose=False)
-    with pytest.raises(DataError, match="kind of data"):
-        net.fit([data], callbacks=[Stop(), EMA()], resume=state, verbose=False)
+    given = {"callbacks": [Stop(), EMA()], "resume": state, "verbose": False}
+    with pytest.raises(errors.ArgumentError, match="batch_size"):
+        net.fit(*data, batch_size=10, **given)
+    with pytest.raises(errors.DataError, match="kind of data"):
+        net.fit([data], **given)
     same(net, untouched)
 
 
@@ -280,15 +246,6 @@ def test_a_folder_without_checkpoints_begins_and_says_so(build, data, same, tmp_
     same(plain, first)
     with pytest.raises(FileAccessError, match="check the path"):
         fit(build(), data, resume=tmp_path / "missing")
-
-
-def test_a_training_that_is_over_returns_its_history(build, data, same, tmp_path):
-    net = build()
-    expected = fit(net, data, callbacks=[ModelCheckpoint(tmp_path)])
-    second = build(seed=3)
-    got = fit(second, data, callbacks=[ModelCheckpoint(tmp_path)], resume=tmp_path)
-    assert got == expected
-    same(net, second)
 
 
 @pytest.mark.parametrize("kind", [ModelCheckpoint, recorders])

@@ -135,9 +135,8 @@ def test_what_is_not_measured_is_refused_before_a_step(build, fit, optuna, name,
     assert bytes_of(net) == bytes_of(build())
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, given in WITH.items() if {"path", "folder"} & given.keys()]
-)
+@pytest.mark.parametrize("name",
+    [name for name, given in WITH.items() if {"path", "folder"} & given.keys()])  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_before_a_step(build, fit, wandb, name, tmp_path):
     if name == "TensorBoard":
         pytest.importorskip("tensorboardX")
@@ -161,22 +160,19 @@ def test_without_the_package_it_says_what_to_install(fit, monkeypatch, tmp_path,
         fit(MAKERS[name](PUBLIC[name], tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: callbacks.EMA(1.0), "decay"),
-        (lambda: callbacks.EarlyStopping(patience=-1), "patience"),
-        (lambda: callbacks.LearningRate(0.1), "function of the epoch"),
-        (lambda: callbacks.ReduceOnPlateau(factor=2.0), "factor"),
-        (lambda: callbacks.ModelCheckpoint("x", keep=0), "keep"),
-        (lambda: callbacks.ModelCheckpoint("x", format="npy"), "did you mean 'npz'"),
-        (lambda: callbacks.Monitor("here", "loss", "up"), "mode"),
-        *(
-            (lambda m=m: callbacks.ModelCheckpoint("x", every_minutes=m), "every_minutes: expected")
-            for m in (0, -1, float("nan"), float("inf"), "5", True)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: callbacks.EMA(1.0), "decay"),
+    (lambda: callbacks.EarlyStopping(patience=-1), "patience"),
+    (lambda: callbacks.LearningRate(0.1), "function of the epoch"),
+    (lambda: callbacks.ReduceOnPlateau(factor=2.0), "factor"),
+    (lambda: callbacks.ModelCheckpoint("x", keep=0), "keep"),
+    (lambda: callbacks.ModelCheckpoint("x", format="npy"), "did you mean 'npz'"),
+    (lambda: callbacks.Monitor("here", "loss", "up"), "mode"),
+    *(
+        (lambda m=m: callbacks.ModelCheckpoint("x", every_minutes=m), "every_minutes: expected")
+        for m in (0, -1, float("nan"), float("inf"), "5", True)
+    ),
+])  # fmt: skip
 def test_arguments_that_are_refused(make, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ArgumentError, UnknownNameError), match=words):

@@ -13,14 +13,8 @@ import pytest
 
 from singanet.layers import Activation
 from singanet.optimizer import SGD
-from singanet.training.callbacks import (
-    CSVLogger,
-    JSONLinesLogger,
-    LayerStatistics,
-    LayerTiming,
-    MemoryLine,
-    ModelCheckpoint,
-)
+from singanet.training import callbacks as cb
+from singanet.training.callbacks import CSVLogger, JSONLinesLogger, LayerStatistics, ModelCheckpoint
 from singanet.training.display import History
 from tests.interrupts import struck_at
 from tests.kit.callbacks import at, stop_at
@@ -188,7 +182,7 @@ class Slow(Activation):
 
 
 def test_time_is_put_down_to_the_layer_that_takes_it(build, data):
-    net, timing = build(), LayerTiming()
+    net, timing = build(), cb.LayerTiming()
     net.add(Slow("slow", "tanh"))
     net.fit(*data, batch_size=10, callbacks=[timing], verbose=False)
     # Four steps; a sleep never ends early.
@@ -202,7 +196,7 @@ def test_time_is_put_down_to_the_layer_that_takes_it(build, data):
 
 def test_a_line_an_epoch_with_the_largest_layer(build, data):
     stream = io.StringIO()
-    line = MemoryLine(stream)
+    line = cb.MemoryLine(stream)
     build().fit(*data, epochs=2, callbacks=[line], verbose=False)
     # fc1: 5×8 weights and 8 biases of float32; fc2: 8×3 and 3.
     assert line.gradient_bytes == 4 * (5 * 8 + 8)

@@ -12,13 +12,8 @@ from singanet.metric import F1, Accuracy, FBeta, Metric, Perplexity, RootMeanSqu
 from singanet.optimizer import SGD
 from singanet.optimizer.schedules import Cosine
 from singanet.training import Callback
-from singanet.training.callbacks import (
-    EarlyStopping,
-    LearningRate,
-    ModelCheckpoint,
-    Monitor,
-    ReduceOnPlateau,
-)
+from singanet.training import callbacks as cb
+from singanet.training.callbacks import EarlyStopping, LearningRate, Monitor, ReduceOnPlateau
 from tests.kit.files import bytes_of
 
 
@@ -32,17 +27,14 @@ class Keeps(Callback):
         self.kept.append(bytes_of(self.session.net))
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "values", "better"),
-    [
-        ("loss", "auto", [3, 2, 2, 4, 1], [True, True, False, False, True]),
-        ("val_accuracy", "auto", [0.1, 0.3, 0.2], [True, True, False]),
-        ("loss", "max", [1, 2, 0], [True, True, False]),
-        ("accuracy", "min", [1, 2, 0], [True, False, True]),
-        ("loss", "auto", [math.nan, 2, math.nan, 1], [False, True, False, True]),
-        ("loss, by 0.5", "auto", [2.0, 1.6, 1.5, 1.4], [True, False, False, True]),
-    ],
-)
+@pytest.mark.parametrize(("name", "mode", "values", "better"), [
+    ("loss", "auto", [3, 2, 2, 4, 1], [True, True, False, False, True]),
+    ("val_accuracy", "auto", [0.1, 0.3, 0.2], [True, True, False]),
+    ("loss", "max", [1, 2, 0], [True, True, False]),
+    ("accuracy", "min", [1, 2, 0], [True, False, True]),
+    ("loss", "auto", [math.nan, 2, math.nan, 1], [False, True, False, True]),
+    ("loss, by 0.5", "auto", [2.0, 1.6, 1.5, 1.4], [True, False, False, True]),
+])  # fmt: skip
 def test_what_is_better(name, mode, values, better):
     name, _, delta = name.partition(", by ")
     monitor = Monitor("here", name, mode, float(delta or 0))
@@ -78,13 +70,10 @@ class LowDice(Dice):
     better = "min"
 
 
-@pytest.mark.parametrize(
-    ("metric", "direction"),
-    [
-        (Accuracy(), "max"), (FBeta(2.0), "max"), (F1("weighted"), "max"), (Perplexity(), "min"),
-        (RootMeanSquaredError(), "min"), (HighDice(), "max"), (LowDice(), "min"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("metric", "direction"), [
+    (Accuracy(), "max"), (FBeta(2.0), "max"), (F1("weighted"), "max"), (Perplexity(), "min"),
+    (RootMeanSquaredError(), "min"), (HighDice(), "max"), (LowDice(), "min"),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["acc", "top_loss_accuracy", "accuracy", "val_f1", "bleu_loss"])
 def test_the_metric_is_asked_whatever_it_is_called(metric, direction, name):
     monitor = Monitor("here", name)
@@ -102,7 +91,8 @@ def fitted(callback, metrics):
 
 
 @pytest.mark.parametrize(
-    "make", [EarlyStopping, ReduceOnPlateau, lambda monitor: ModelCheckpoint("no_folder", monitor)]
+    "make",
+    [EarlyStopping, ReduceOnPlateau, lambda monitor: cb.ModelCheckpoint("no_folder", monitor)],
 )
 def test_what_nobody_knows_is_refused_before_the_first_step(make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -187,13 +177,10 @@ def test_falls_after_epochs_without_gain(build, data, feign):
     assert net.compiled.optimizer.lr.value == 0.2
 
 
-@pytest.mark.parametrize(
-    ("schedule", "rates"),
-    [
-        (lambda epoch: 0.1 * 0.5**epoch, [0.1, 0.05, 0.025]),
-        (lambda epoch, rate: rate if epoch < 1 else rate / 2, [0.2, 0.1, 0.05]),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "rates"), [
+    (lambda epoch: 0.1 * 0.5**epoch, [0.1, 0.05, 0.025]),
+    (lambda epoch, rate: rate if epoch < 1 else rate / 2, [0.2, 0.1, 0.05]),
+])  # fmt: skip
 def test_the_rate_of_every_epoch_is_the_schedules(build, data, schedule, rates):
     net, callbacks = build(optimizer=SGD(lr=0.2)), [LearningRate(schedule)]
     history = net.fit(*data, epochs=3, callbacks=callbacks, clip=1.0, verbose=False)

@@ -9,14 +9,8 @@ import pytest
 from singanet.base.files import is_held
 from singanet.errors import ArgumentError
 from singanet.report import recorders
-from singanet.training.callbacks import (
-    Callback,
-    EarlyStopping,
-    MLflow,
-    OptunaPruning,
-    TensorBoard,
-    WandB,
-)
+from singanet.training import callbacks as cb
+from singanet.training.callbacks import Callback, EarlyStopping, MLflow, OptunaPruning, WandB
 from tests.kit.callbacks import at
 from tests.training.callbacks.trackers import Trial, TrialPruned
 
@@ -68,10 +62,8 @@ def test_an_active_mlflow_run_is_used(build, data, mlflow):
     assert run.params["fit 2"] == "True"
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(None, "FINISHED"), (ValueError(), "FAILED"), (KeyboardInterrupt(), "KILLED")],
-)
+@pytest.mark.parametrize(("error", "status"),
+    [(None, "FINISHED"), (ValueError(), "FAILED"), (KeyboardInterrupt(), "KILLED")])  # fmt: skip
 def test_a_run_says_how_it_ended(build, data, mlflow, wandb, error, status):
     callback = MLflow()
     with pytest.raises(type(error)) if error else nullcontext():
@@ -168,7 +160,7 @@ def test_scalars_stand_in_the_event_file(build, data, tmp_path):
     from tensorboardX.proto.event_pb2 import Event
 
     history = build().fit(
-        *data, batch_size=10, epochs=2, callbacks=[TensorBoard(tmp_path, 4)], verbose=False
+        *data, batch_size=10, epochs=2, callbacks=[cb.TensorBoard(tmp_path, 4)], verbose=False
     )
     found = scalars(tmp_path, Event)
     assert found["loss"] == [(k, pytest.approx(v)) for k, v in enumerate(history["loss"])]
