@@ -15,12 +15,14 @@ from singanet.layers import Dense
 from singanet.ops import ops_for
 
 
-def test_the_cpu_is_the_default():
+def test_the_cpu_is_the_default_and_copies_are_the_same_place():
     assert device.get_default_device() is device.cpu()
-    array = np.ones(3)
-    assert device.cpu().put(array) is array
-    with device.cpu().scope():
-        assert device.cpu().ops.xp is np
+    place, array = device.cpu(), np.ones(3)
+    assert place.put(array) is array
+    with place.scope():
+        assert place.ops.xp is np
+    assert copy.deepcopy(place) is place
+    assert pickle.loads(pickle.dumps(place)) is place
 
 
 def test_a_net_moves_to_a_device_and_computes_there(xp):
@@ -41,15 +43,7 @@ def test_a_net_moves_to_a_device_and_computes_there(xp):
     assert isinstance(net.param_values()[0], np.ndarray)
 
 
-def test_a_missing_cupy_is_named_with_the_command_that_installs_it(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(BackendError, match=r"the package cupy.*pip install cupy-cuda13x"):
-        device.cuda(0)
-
-
-def test_the_table_tells_what_serves_and_what_is_missing(monkeypatch):
+def test_the_table_and_an_error_tell_what_is_missing(monkeypatch):
     lines = {line.split()[1]: line for line in device.describe().splitlines()}
     assert list(lines) == ["numpy", "llvm", "onednn", "cupy"]
     for name in device.cpu().ops.remarks():
@@ -57,6 +51,8 @@ def test_the_table_tells_what_serves_and_what_is_missing(monkeypatch):
     assert np.__version__ in lines["numpy"]
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert "missing" in device.describe().splitlines()[-1]
+    with pytest.raises(BackendError, match=r"the package cupy.*pip install cupy-cuda13x"):
+        device.cuda(0)
 
 
 def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
@@ -67,9 +63,3 @@ def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
         capture_output=True, check=True, text=True
     )  # fmt: skip
     assert "SINGANET_OPS: expected 'numpy', 'llvm', 'onednn'; received 'mkl'" in run.stdout
-
-
-def test_a_copied_or_pickled_device_is_the_same_place():
-    place = device.cpu()
-    assert copy.deepcopy(place) is place
-    assert pickle.loads(pickle.dumps(place)) is place

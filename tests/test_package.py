@@ -45,22 +45,26 @@ def python(code):
     return json.loads(run.stdout)
 
 
+def loaded(code, names):
+    """Which of the modules ``names`` are there after ``code``."""
+    told = f"print(json.dumps([n for n in {names} if n in sys.modules]))"
+    return python(f"import json, sys\n{code}\n{told}")
+
+
 def test_a_training_draws_nothing(tmp_path):
     code = (
         "import json, sys, singanet\nfrom singanet.report import recorders\n"
         "d = singanet.data.digits()\nnet = singanet.models.build('mlp', d.sample_shape, 10)\n"
         "net.compile(singanet.optimizer.SGD(lr=0.1))\n"
         f"told = dict(verbose=False, callbacks=recorders({str(tmp_path / 'run')!r}))\n"
-        "net.fit(d.x_train[:64], d.y_train[:64], **told)\n"
-        "print(json.dumps([n for n in ('matplotlib', 'jinja2', 'resvg_py') if n in sys.modules]))"
+        "net.fit(d.x_train[:64], d.y_train[:64], **told)"
     )
-    assert python(code) == []
+    assert loaded(code, ["matplotlib", "jinja2", "resvg_py"]) == []
 
 
 @pytest.mark.parametrize("name", ["singanet", "singanet.data"])
 def test_import_brings_no_extra(name):
-    found = f"[n for n in {EXTRAS} if n in sys.modules]"
-    assert python(f"import json, sys, {name}; print(json.dumps({found}))") == []
+    assert loaded(f"import {name}", EXTRAS) == []
 
 
 def test_public_names_are_there_after_a_plain_import():
@@ -86,11 +90,8 @@ def test_public_names_are_there_after_a_plain_import():
 
 def test_what_guides_name_is_reached_from_a_plain_import():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    named = {
-        name
-        for page in pages
-        for name in re.findall(r"\bsinganet\.([a-z_]+)\b", page.read_text("utf-8"))
-    }
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    named = {*re.findall(r"\bsinganet\.([a-z_]+)\b", text)}
     rooms = {name for name in named if (ROOT / "singanet" / name / "__init__.py").exists()}
     inner = {"base", "engine", "ops", "params", "runs", "commands"}
     assert len(rooms) > 15
@@ -99,30 +100,18 @@ def test_what_guides_name_is_reached_from_a_plain_import():
 
 def test_rooms_come_when_they_are_asked_for():
     rooms = [f"singanet.{room}" for room in ("keras", "report", "testing", "data", "models")]
-    found = python(
-        f"import json, sys, singanet; print(json.dumps([n for n in {rooms} if n in sys.modules]))"
-    )
-    assert found == []
+    assert loaded("import singanet", rooms) == []
     shown = python("import json, singanet; print(json.dumps(dir(singanet)))")
     assert {"keras", "report", "FeedForwardNet"} <= {*shown}
-
-
-@pytest.mark.parametrize("name",
-    ["singanet", "singanet.parallel.launch.rank", "singanet.parallel.launch.start"])  # fmt: skip
-def test_what_starts_processes_loads_neither_arrays_nor_nets(name):
+    # What starts processes loads neither arrays nor nets.
     heavy = ["numpy", "singanet.net", "singanet.layers", "singanet.parallel.pipeline"]
-    code = f"import json, sys, {name}; print(json.dumps([n for n in {heavy} if n in sys.modules]))"
-    assert python(code) == []
+    for name in ("", ".parallel.launch.rank", ".parallel.launch.start"):
+        assert loaded(f"import singanet{name}", heavy) == []
 
 
-def test_types_and_data_files_lie_in_the_package():
-    package = Path(singanet.__file__).parent
-    assert (package / "py.typed").is_file()
-    assert (package / "data" / "files" / "NOTICE.md").is_file()
-    assert (package / "report" / "page.html").is_file()
-
-
-def test_versions_agree():
+def test_types_and_data_files_lie_in_the_package_and_versions_agree():
+    for file in ("py.typed", "data/files/NOTICE.md", "report/page.html"):
+        assert (Path(singanet.__file__).parent / file).is_file()
     # A regular expression, since Python 3.10 has no TOML reader.
     written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
     assert written is not None
@@ -218,13 +207,10 @@ def test_package_names_its_public_names(name):
 
 
 def test_every_page_that_the_code_names_is_where_it_says():
-    pages = "https://github.com/singanet/singanet/blob/main/"
-    found = 0
+    pages, found = "https://github.com/singanet/singanet/blob/main/", 0
     for path in (ROOT / "singanet").rglob("*.py"):
         for name in re.findall(r"[\w:/.-]+\.md\b", path.read_text("utf-8")):
             found += 1
-            place = (
-                ROOT / name.removeprefix(pages) if name.startswith(pages) else path.parent / name
-            )
-            assert place.is_file(), f"{path}: {name}"
+            start = ROOT if name.startswith(pages) else path.parent
+            assert (start / name.removeprefix(pages)).is_file(), f"{path}: {name}"
     assert found > 5
