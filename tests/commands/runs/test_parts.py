@@ -44,28 +44,20 @@ def test_small_files_that_ask_for_much(tmp_path, text):
     assert len(str(caught.value)) < 600
 
 
-def test_the_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "figures.json"
-    path.write_text("old")
-    write_json(path, {"a": 1.5, "b": None})
-    assert json.loads(path.read_text("utf-8")) == {"a": 1.5, "b": None}
-    assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
-
-
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
+def test_the_file_is_replaced_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "no space left")
 
     path = tmp_path / "figures.json"
     path.write_text("old")
-    monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(FileAccessError, match=r"figures.json': .*no space left"):
-        write_json(path, {"a": 1.5})
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        with pytest.raises(FileAccessError, match=r"figures.json': .*no space left"):
+            write_json(path, {"a": 1.5})
     assert path.read_text("utf-8") == "old"
+    write_json(path, {"a": 1.5, "b": None})
+    assert json.loads(path.read_text("utf-8")) == {"a": 1.5, "b": None}
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
-
-
-def test_a_place_that_is_none_is_refused_before_the_run(tmp_path):
     check_writable(None)
     check_writable(tmp_path / "new.json")
     for path in (tmp_path, tmp_path / "no" / "folder.json"):
@@ -74,44 +66,33 @@ def test_a_place_that_is_none_is_refused_before_the_run(tmp_path):
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_half_a_cosine():
-    rate = make_optimizer("sgd", 0.8, 0.0, steps=12, warm_up=4).lr
-    assert [rate(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    for step in range(3, 13):
-        assert rate(step) == pytest.approx(0.4 * (1 + math.cos(math.pi * (step - 3) / 9)))
-    assert rate(12) == pytest.approx(0.0, abs=1e-12)
-    assert rate(500) == pytest.approx(0.0, abs=1e-12)
+    def rates(steps, warm_up, told, peak=1.0):
+        rate = make_optimizer("sgd", peak, 0.0, steps=steps, warm_up=warm_up).lr
+        return pytest.approx([rate(step) for step in told], abs=1e-12)
+
+    fall = [0.4 * (1 + math.cos(math.pi * (step - 3) / 9)) for step in range(3, 13)]
+    assert [0.2, 0.4, 0.6, *fall, 0.0] == rates(12, 4, [*range(13), 500], 0.8)
+    for warm_up in (3, 7):  # all of it
+        assert rates(3, warm_up, range(3)) == [1 / 3, 2 / 3, 1.0]
+    assert rates(1, 0, range(2)) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("warm_up", [3, 7])
-def test_a_run_that_is_all_warm_up_only_rises(warm_up):
-    rate = make_optimizer("sgd", 1.0, 0.0, steps=3, warm_up=warm_up).lr
-    assert [rate(step) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+@pytest.mark.parametrize(("name", "kind", "decay", "wanted"), [
+    ("sgd", SGD, 0.1, 2.0 - 0.1 * (3.0 + 0.1 * 2.0)), ("adam", Adam, 0.0, 2.0 - 0.1),
+])  # fmt: skip
+def test_the_first_step_is_by_hand(name, kind, decay, wanted):
+    optimizer = make_optimizer(name, 0.5, decay, steps=10, warm_up=5)
+    assert isinstance(optimizer, kind)
+    value = np.array([2.0])
+    optimizer.update(["w"], [value], [np.array([3.0])])
+    assert value[0] == pytest.approx(wanted, rel=1e-6)
 
 
-def test_without_warm_up_the_first_step_is_at_the_peak():
-    rate = make_optimizer("sgd", 1.0, 0.0, steps=1, warm_up=0).lr
-    assert [rate(0), rate(1)] == pytest.approx([1.0, 0.0])
-
-
-def test_the_first_step_of_sgd_is_by_hand():
-    optimizer = make_optimizer("sgd", 0.5, 0.1, steps=10, warm_up=5)
-    assert isinstance(optimizer, SGD)
-    value, grad = np.array([2.0]), np.array([3.0])
-    optimizer.update(["w"], [value], [grad])
-    assert value[0] == pytest.approx(2.0 - 0.1 * (3.0 + 0.1 * 2.0))
-
-
-def test_adam_goes_by_its_rate_whatever_the_gradient():
-    optimizer = make_optimizer("adam", 0.5, 0.0, steps=10, warm_up=5)
-    assert isinstance(optimizer, Adam)
-    value, grad = np.array([2.0]), np.array([3.0])
-    optimizer.update(["w"], [value], [grad])
-    assert value[0] == pytest.approx(2.0 - 0.1, rel=1e-6)
-
-
-def test_an_unknown_name_is_refused():
+def test_unknown_names_are_refused():
     with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
         make_optimizer("adan", 0.1, 0.0, 1, 0)
+    with pytest.raises(UnknownNameError, match="sparse"):
+        check_reducer("spars", None, None)
 
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, math.inf, math.nan])
@@ -143,11 +124,6 @@ def test_each_way_has_its_stage(name, options, kind, has):
 def test_an_option_that_does_not_fit_is_refused(name, ratio, every):
     with pytest.raises(ArgumentError, match=f"received.*--parallel {name}"):
         check_reducer(name, ratio, every)
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(UnknownNameError, match="sparse"):
-        check_reducer("spars", None, None)
 
 
 TEXT = TextDataset("abcdefgh" * 40)
@@ -185,14 +161,11 @@ def test_what_stands_behind_the_prompt_does_not_matter(model):
     assert first == TEXT.decode(np.array([likeliest]))
 
 
-def test_the_seed_decides():
+def test_the_seed_decides_and_characters_come_one_by_one():
     net = build("char_rnn", (8,), 8, seed=0)
     texts = ["".join(sampled(net, TEXT, "a", 40, seed=seed)) for seed in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
     assert {*texts[0]} <= {*"abcdefgh"}
-
-
-def test_characters_come_one_by_one():
     drawn = sampled(following(), TEXT, "a", 10**9)
     assert list(itertools.islice(drawn, 3)) == ["b", "c", "d"]
 

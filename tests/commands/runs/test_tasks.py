@@ -5,27 +5,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singanet.commands.runs import tasks
 from singanet.commands.runs.run import run
 from singanet.commands.runs.run_options import RunOptions
-from singanet.commands.runs.tasks import (
-    AugmentedImages,
-    EpochResult,
-    Text,
-    load_task,
-    shifted,
-    split,
-)
+from singanet.commands.runs.tasks import AugmentedImages, load_task, shifted, split
 from singanet.data import ArrayLoader, TextDataset, tabular
 from singanet.data.sets import CRITEO_FIELDS
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
 
 
-def test_every_test_sample_comes_once_in_its_order():
-    task = load_task(find("mlp"), "digits")
+@pytest.mark.parametrize("model", ["mlp", "autoencoder"])
+def test_every_test_sample_comes_once_in_its_order(model):
+    task = load_task(find(model), "digits" if model == "mlp" else None)
     batches = list(task.test_batches())
-    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), task.data.x_test)
-    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), task.data.y_test)
+    itself = model == "autoencoder"
+    wanted = task.data.x_test, task.data.x_test if itself else task.data.y_test
+    for found, whole in zip(zip(*batches, strict=True), wanted, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), whole)
+    for x, y in task.train_batches(Recipe(), 0) if itself else ():
+        np.testing.assert_array_equal(x, y)
 
 
 def test_images_are_augmented_where_the_recipe_says_so(tmp_path):
@@ -42,17 +41,6 @@ def test_images_are_augmented_where_the_recipe_says_so(tmp_path):
     assert isinstance(load_task(find("mlp"), str(path)).train_batches(moved, 0), ArrayLoader)
 
 
-def test_each_sample_is_its_own_target():
-    task = load_task(find("autoencoder"), None)
-    assert task.name == "digits"
-    for batches in (task.train_batches(Recipe(), 0), task.test_batches()):
-        for x, y in batches:
-            np.testing.assert_array_equal(x, y)
-    np.testing.assert_array_equal(
-        np.concatenate([x for x, _ in task.test_batches()]), task.data.x_test
-    )
-
-
 @pytest.fixture
 def pixels(tmp_path, rng):
     """Images whose bright pixels are to be found."""
@@ -65,15 +53,12 @@ def pixels(tmp_path, rng):
     return str(path)
 
 
-def test_images_with_labels_a_pixel_are_never_moved(pixels):
+def test_images_with_labels_a_pixel_are_never_moved_and_are_for_nets_of_their_own(pixels):
     task = load_task(find("unet"), pixels)
     assert isinstance(task.train_batches(Recipe(augment=True), 0), ArrayLoader)
     x, y = next(iter(task.test_batches()))
     np.testing.assert_array_equal(y, x[:, 0] > 0.5)
     assert len(task.keep_back(0.25, 0).x) == 6
-
-
-def test_labels_a_sample_and_labels_a_pixel_are_for_other_nets(pixels):
     with pytest.raises(DataError, match="a label per pixel, for unet; received labels of"):
         load_task(find("unet"), "digits")
     for load in (False, True):
@@ -116,21 +101,26 @@ def test_training_rows_come_in_the_order_of_the_seed():
 
 def test_made_clicks_are_as_large_as_the_name_says():
     task = load_task(WIDE, "clicks:0.0001:500")
-    assert task.name == "clicks"
-    assert task.input_shape == (26, 13)
-    assert task.options == {
-        "vocabulary_size": sum(max(2, round(n / 10_000)) for n in CRITEO_FIELDS)
-    }
+    assert (task.name, task.input_shape) == ("clicks", (26, 13))
+    rows = sum(max(2, round(n / 10_000)) for n in CRITEO_FIELDS)
+    assert task.options == {"vocabulary_size": rows}
     assert sum(len(y) for _, y in task.test_batches()) == 100
-    with pytest.raises(ArgumentError, match="'clicks:small': expected clicks:SCALE"):
-        load_task(WIDE, "clicks:small")
-    with pytest.raises(ArgumentError, match="clicks, argument scale"):
-        load_task(WIDE, "clicks:7")
 
 
-def test_ratings_are_read_from_a_folder(tmp_path):
-    with pytest.raises(DataError, match="MovieLens folder"):
-        load_task(WIDE, f"movielens:{tmp_path}")
+@pytest.mark.parametrize(("model", "data", "error", "said"), [
+    ("wide_deep", "clicks:small", ArgumentError, "'clicks:small': expected clicks:SCALE"),
+    ("wide_deep", "clicks:7", ArgumentError, "clicks, argument scale"),
+    ("wide_deep", "movielens:.", DataError, "MovieLens folder"),
+    *(("wide_deep", data, UnknownNameError, f"data '{data}': expected 'census'")
+      for data in ("cnsus", "digits", "table.csv", "census:1")),
+    ("char_rnn", "play", UnknownNameError, "did you mean 'plays'"),
+    ("char_rnn", "digits", (UnknownNameError, DataError), "for char_rnn"),
+    ("char_rnn", "no/such.txt", (UnknownNameError, DataError), "No such file"),
+])  # fmt: skip
+def test_data_of_another_kind_are_refused(model, data, error, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=said):
+        load_task(find(model), data)
 
 
 @pytest.mark.slow
@@ -141,18 +131,12 @@ def test_ids_with_the_fields_of_criteo_tell_of_clicks(name):
     assert figures["test_auc"] > 0.7
 
 
-@pytest.mark.parametrize("data", ["cnsus", "digits", "table.csv", "census:1"])
-def test_other_data_are_refused(data):
-    with pytest.raises(UnknownNameError, match=rf"data '{data}': expected 'census'"):
-        load_task(WIDE, data)
-
-
 CHARS = find("char_rnn")
 
 
 def test_stretches_have_the_models_length_and_their_successors():
     data = TextDataset("abcdefghij" * 20, "letters", validation=0.2)
-    task = Text(data, length=7)
+    task = tasks.Text(data, length=7)
     for batches, ids in (
         (task.train_batches(Recipe(batch_size=3), seed=0), data.train),
         (task.test_batches(), data.validation),
@@ -167,39 +151,16 @@ def test_stretches_have_the_models_length_and_their_successors():
         np.testing.assert_array_equal(row, ids[: len(row)])
 
 
-def test_a_short_end_is_tested_on_in_fewer_rows():
-    task = Text(TextDataset("ab" * 100, "short", validation=0.1), length=8)
+def test_texts_are_read_from_a_file_and_a_short_end_is_tested_on_in_fewer_rows(tmp_path):
+    task = tasks.Text(TextDataset("ab" * 100, "short", validation=0.1), length=8)
     assert [x.shape for x, _ in task.test_batches()] == [(2, 8)]
-
-
-def test_a_file_is_read(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("so it goes " * 200)
     task = load_task(CHARS, str(path))
-    assert task.name == str(path)
-    assert task.num_classes == len(set("so it goes "))
-
-
-def test_a_text_too_short_for_one_stretch_is_refused(tmp_path):
-    path = tmp_path / "text.txt"
+    assert (task.name, task.num_classes) == (str(path), len(set("so it goes ")))
     path.write_text("so it goes " * 12)
-    task = load_task(CHARS, str(path))
     with pytest.raises(DataError, match="a longer text"):
-        task.test_batches()
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [("play", "did you mean 'plays'"), ("digits", "for char_rnn"), ("no/such.txt", "No such file")],
-)
-def test_data_of_another_kind_are_refused(data, said):
-    with pytest.raises((UnknownNameError, DataError), match=said):
-        load_task(CHARS, data)
-
-
-def test_the_report_tells_nats_a_character():
-    report = load_task(CHARS, None).report(EpochResult(1.23456, 0.5))
-    assert report == "validation loss 1.2346 nats per character  test accuracy 0.5000"
+        load_task(CHARS, str(path)).test_batches()
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.9), st.integers(0, 9))
@@ -220,15 +181,13 @@ def test_the_seed_draws_and_no_class_of_a_sorted_file_is_missed():
     assert set(classes[split(300, 0.3, 0)[1]]) == set(range(10))
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
-def test_shares_outside_are_refused(share):
-    with pytest.raises(ArgumentError, match="--validation-split"):
-        split(10, share, 0)
-
-
-@pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.9), (0, 0.5)])
-def test_too_few_for_both_sides_is_said(count, share):
-    with pytest.raises(DataError, match="samples on both sides"):
+@pytest.mark.parametrize(("count", "share", "error", "said"), [
+    *((10, share, ArgumentError, "--validation-split") for share in (0.0, 1.0, -0.1, float("nan"))),
+    *((count, share, DataError, "samples on both sides")
+      for count, share in ((1, 0.5), (3, 0.9), (0, 0.5))),
+])  # fmt: skip
+def test_shares_outside_and_too_few_for_both_sides_are_refused(count, share, error, said):
+    with pytest.raises(error, match=said):
         split(count, share, 0)
 
 
@@ -276,17 +235,11 @@ def test_of_a_text_it_is_the_end(tmp_path):
 def test_shifted_images_move_and_zeros_come_in(rng):
     x = rng.standard_normal((4, 2, 5, 6))
     offsets = np.array([[0, 0], [2, -1], [-3, 0], [1, 3]])
-    got = shifted(x, offsets)
-    for image, moved, (down, right) in zip(x, got, offsets, strict=True):
-        for row in range(5):
-            for column in range(6):
-                r, c = row - down, column - right
-                inside = 0 <= r < 5 and 0 <= c < 6
-                expected = image[:, r, c] if inside else np.zeros(2)
-                np.testing.assert_array_equal(moved[:, row, column], expected)
-
-
-def test_no_images_are_no_mistake():
+    for image, moved, (down, right) in zip(x, shifted(x, offsets), offsets, strict=True):
+        for row, column in np.ndindex(5, 6):
+            r, c = row - down, column - right
+            expected = image[:, r, c] if 0 <= r < 5 and 0 <= c < 6 else np.zeros(2)
+            np.testing.assert_array_equal(moved[:, row, column], expected)
     assert shifted(np.zeros((0, 1, 3, 3)), np.zeros((0, 2), int)).shape == (0, 1, 3, 3)
 
 
@@ -317,8 +270,7 @@ def test_labels_stay_with_their_images_and_the_data_as_they_were(rng):
     labels = (1e6 * x[:, 0, 4, 4]).astype(int)
     for xs, ys in AugmentedImages(ArrayLoader(x, labels, 16), seed=0, flip=True):
         for image, label in zip(xs, ys, strict=True):
-            centre = image[0, 3:6, 2:6].ravel()
-            assert label in (1e6 * centre).astype(int)
+            assert label in (1e6 * image[0, 3:6, 2:6].ravel()).astype(int)
     np.testing.assert_array_equal(x, before)
 
 
@@ -362,20 +314,18 @@ def test_a_position_found_again_gives_the_same_images(rng):
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_processes_that_share_batches_move_images_as_one_does(processes, drop_last, rng):
-    x = rng.standard_normal((23, 3, 8, 8), np.float32)
-    y = np.arange(23)
+    x, y = rng.standard_normal((23, 3, 8, 8), np.float32), np.arange(23)
 
     def batches(rank, size):
         loader = ArrayLoader(x, y, 10, True, 4, drop_last, rank, size, True)
         return AugmentedImages(loader, 5, flip=True)
 
-    whole = batches(0, 1)
-    shares = [batches(rank, processes) for rank in range(processes)]
+    whole, shares = batches(0, 1), [batches(rank, processes) for rank in range(processes)]
     for _ in range(2):
-        for (images, labels), *parts in zip(whole, *shares, strict=True):
-            for rank, (some, theirs) in enumerate(parts):
-                np.testing.assert_array_equal(theirs, labels[rank::processes])
-                np.testing.assert_array_equal(some, images[rank::processes])
+        for pair, *parts in zip(whole, *shares, strict=True):
+            for rank, part in enumerate(parts):
+                for some, all_of_it in zip(part, pair, strict=True):
+                    np.testing.assert_array_equal(some, all_of_it[rank::processes])
 
 
 @pytest.mark.parametrize(("model", "name", "shape", "classes"), [
@@ -395,6 +345,8 @@ def test_data_that_come_where_none_are_named(model, name, shape, classes):
 @pytest.mark.parametrize(("model", "result", "text"), [
     ("mlp", (0.12345, 0.98765), "test accuracy 0.9877  test loss 0.1235"),
     ("autoencoder", (0.02, None), "test reconstruction error 0.2000 (root mean square)"),
+    ("char_rnn", (1.23456, 0.5),
+     "validation loss 1.2346 nats per character  test accuracy 0.5000"),
     ("unet", (0.12345, 0.98765, {"iou": 0.5}),
      "test accuracy 0.9877  test IoU 0.5000  test loss 0.1235"),
     ("wide_deep", (0.5, 0.75), "test accuracy 0.7500  test loss 0.5000"),
@@ -402,4 +354,4 @@ def test_data_that_come_where_none_are_named(model, name, shape, classes):
      "test accuracy 0.7500  test AUC 0.8000  test loss 0.5000"),
 ])  # fmt: skip
 def test_reports(model, result, text):
-    assert load_task(find(model), None).report(EpochResult(*result)) == text
+    assert load_task(find(model), None).report(tasks.EpochResult(*result)) == text
