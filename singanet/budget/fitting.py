@@ -296,7 +296,7 @@ def _outside_steps(
     trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
         "metrics": _shown(net, x, size, compiled),
-        "sums": trained * sum(stage._copies for stage in reducers if not stage._alone),
+        "sums": trained * sum(stage.traits.copies for stage in reducers if not stage._alone),
         "state of other ranks": -sum(stage._spared(net) for stage in reducers if not stage._alone),
         "batches": waiting * size * sample,
         "callbacks": copies * sum(sizes) + own,

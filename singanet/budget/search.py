@@ -155,7 +155,7 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
         return "the loss is a sum over its batch"
     if getattr(net.loss, "_counts_apart", False):
         return "its outputs' losses count apart, and micro-batches have one weight for all"
-    if any(stage.gathers for stage in UpdateChain(optimizer).stages):
+    if any(stage.traits.gathers for stage in UpdateChain(optimizer).stages):
         return "the optimizer accumulates over batches already"
     return None
 

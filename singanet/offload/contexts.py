@@ -144,7 +144,7 @@ def rows_of_parts(chain: UpdateChain, param: Param) -> list[slice]:
         return []
     penalty = rule._spec_of(param).regularizer or rule.regularizer
     alike = chain.treats_alike(param) and (penalty is None or is_library(type(penalty)))
-    if not alike or not all(stage._needs_norm for stage in chain.stages):
+    if not alike or not all(stage.traits.needs_norm for stage in chain.stages):
         return []
     count = max(1, PART * param.shape[0] // nbytes)
     return [slice(at, min(at + count, param.shape[0])) for at in range(0, param.shape[0], count)]

@@ -33,7 +33,7 @@ from singanet.offload.shelf import OffloadStore, on_host
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import StageTraits, Wrapper
 from singanet.params.grads import LayerGradients, split
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
@@ -79,7 +79,7 @@ class _Behind(Wrapper):
     What was updated goes back to the folder by ``leave``.
     """
 
-    _reads_gradients = False
+    traits = StageTraits(reads="nothing")
 
     def __init__(
         self, optimizer: Optimizer | Wrapper, leave: Callable[[Sequence[str]], object]
@@ -182,7 +182,7 @@ class OffloadExecutor(LayerByLayer):
         self._updates_late = not all(stage._local for stage in several)
         # Mixed precision has to be outermost, and servers of rows refuse what looks at values: what
         # they update goes back at the end of the step.
-        alone = chain.scaled is not None or any(stage._serves for stage in several)
+        alone = chain.scaled is not None or any(stage.traits.serves for stage in several)
         if self._updates_late and not alone:
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None

@@ -37,7 +37,7 @@ from singanet.optimizer.regularization import (
     Regularizer,
 )
 from singanet.optimizer.sgd import SGD, Adadelta, AdaGrad, Nesterov, RMSProp
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import StageTraits, Wrapper
 
 __all__ = [
     "LAMB",
@@ -75,6 +75,7 @@ __all__ = [
     "RAdam",
     "RMSProp",
     "Regularizer",
+    "StageTraits",
     "Wrapper",
     "clip_by_global_norm",
     "global_norm",

@@ -27,7 +27,7 @@ from singanet.optimizer.state import (
     refuse_rows,
     together,
 )
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
 from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.types import Array, RowSparse
 
@@ -249,7 +249,7 @@ class Accumulator(Wrapper):
         [[1.0, 1.0], [0.7, 1.4]]
     """
 
-    gathers = True
+    traits = StageTraits(gathers=True)
 
     def __init__(self, optimizer: Optimizer | Wrapper, every: int, mean: bool = True) -> None:
         super().__init__(optimizer)

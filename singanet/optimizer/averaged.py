@@ -16,7 +16,7 @@ from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import BLOCK
 from singanet.optimizer.state import Grads, Names, Owners, Values, check_lists, loaded_count
-from singanet.optimizer.wrapper import Handed, Wrapper, rule_of
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper, rule_of
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
 from singanet.types import Array
@@ -36,7 +36,7 @@ class Averaged(Wrapper):
 
     """
 
-    _reads_gradients = False
+    traits = StageTraits(reads="nothing")
 
     def __init__(self, optimizer: Optimizer | Wrapper, decay: float) -> None:
         super().__init__(optimizer)
@@ -196,10 +196,8 @@ class BlockCoordinate(Wrapper):
         {'a': ['a/weight', 'a/bias'], 'b': ['b/weight', 'b/bias']}
     """
 
-    _by_parts = True
-    _selects = True
     # The current block depends on the parameters of the whole net.
-    _across_layers = True
+    traits = StageTraits(reads="sums", selects=True, across_layers=True)
 
     def __init__(
         self,
@@ -368,7 +366,7 @@ def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
 def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
     """Refuse a user's rule, with unknown state, and an optimizer that accumulates over steps."""
     inner: Any = optimizer
-    while isinstance(inner, Wrapper) and not inner.gathers:
+    while isinstance(inner, Wrapper) and not inner.traits.gathers:
         inner = inner.optimizer
     kind = type(inner).__name__
     if not isinstance(inner, Optimizer):

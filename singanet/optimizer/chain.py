@@ -75,7 +75,7 @@ def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[G
 
 
 class ToldNorm(Protocol):
-    """A stage that `Wrapper._needs_norm`, such as `ClipByGlobalNorm`."""
+    """A stage that needs the norm, such as `ClipByGlobalNorm`."""
 
     @property
     def knows(self) -> bool:
@@ -105,12 +105,12 @@ class UpdateChain:
         self.stages: tuple[Wrapper, ...] = tuple(stages)
         self.rule: Any = inner
         self.owners = inner.owners if isinstance(inner, Optimizer) else Owners()
-        self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s._waits))
+        self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s.traits.waits))
         # Scaled gradients must all exist before the first reaches the inner stages.
-        holds = bool(stages) and stages[0]._holds_all
+        holds = bool(stages) and stages[0].traits.holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
         self._weighs = any(stage._weighs for stage in stages)
-        self._selects = any(stage._selects for stage in stages)
+        self._selects = any(stage.traits.selects for stage in stages)
         self.updated = False
         """Whether the current step has made any update."""
 
@@ -212,7 +212,7 @@ class UpdateChain:
                 # The stage was inside a reducer before.
                 stage._over_parts = None
             stage.meet(net, self.stages[:place])
-            in_parts = in_parts or (stage._waits and cast("Reducer", stage)._in_parts)
+            in_parts = in_parts or (stage.traits.waits and cast("Reducer", stage).traits.in_parts)
 
     # -- within a step ---------------------------------------------------------------------------
 
@@ -276,7 +276,9 @@ class UpdateChain:
             if stage.left > 1:
                 reached = reached[:number]
                 break
-        return sorted(reached, key=lambda stage: not stage._waits) if self.reducers else reached
+        return (
+            sorted(reached, key=lambda stage: not stage.traits.waits) if self.reducers else reached
+        )
 
     # -- stages that need all gradients ----------------------------------------------------------
 
@@ -288,11 +290,11 @@ class UpdateChain:
         """
         around: list[Wrapper] = []
         for stage in self.stages:
-            if stage._needs_norm:
+            if stage.traits.needs_norm:
                 for each in around:
                     _expect_preview(each)
                 return TwoPasses(tuple(around), cast("ToldNorm", stage))
-            if stage._reads_gradients:
+            if stage.traits.reads != "nothing":
                 around.append(stage)
         return None
 
@@ -342,7 +344,7 @@ def within_reduction(
     optimizer: Optimizer | Wrapper, wrap: Callable[[Optimizer | Wrapper], Wrapper]
 ) -> Wrapper:
     """Apply ``wrap`` to ``optimizer``, or to the optimizer inside its reducer, if it has one."""
-    if isinstance(optimizer, Wrapper) and optimizer._waits:
+    if isinstance(optimizer, Wrapper) and optimizer.traits.waits:
         return cast("Reducer", optimizer)._remade(within_reduction(optimizer.optimizer, wrap))
     return wrap(optimizer)
 
@@ -354,9 +356,10 @@ def with_reduction(
 
     Stages that accumulate gradients, need all of them, or read none stay around the reducer.
     """
-    if not isinstance(optimizer, Wrapper) or optimizer._waits:
+    if not isinstance(optimizer, Wrapper) or optimizer.traits.waits:
         return reduce(optimizer)
-    if not optimizer.gathers and not optimizer._holds_all and optimizer._reads_gradients:
+    traits = optimizer.traits
+    if not (traits.gathers or traits.holds_all) and traits.reads != "nothing":
         return reduce(optimizer)
     optimizer.optimizer = with_reduction(optimizer.optimizer, reduce)
     return optimizer
@@ -366,7 +369,7 @@ def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
     """Return ``optimizer`` without reducers, for training in one process; stages are copied."""
     if not isinstance(optimizer, Wrapper):
         return optimizer
-    if optimizer._waits:
+    if optimizer.traits.waits:
         return without_reductions(cast("Reducer", optimizer)._lone_optimizer)
     alone = copy(optimizer)
     alone.optimizer = without_reductions(optimizer.optimizer)
@@ -594,7 +597,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
     from singanet.checkpoint.entry import sources_of
 
     kind = type(optimizer)
-    if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer._waits:
+    if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer.traits.waits:
         own = cast("Reducer", optimizer)._own_parts(first_rows)
         if own is not None:
             return own

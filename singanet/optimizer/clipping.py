@@ -15,7 +15,7 @@ from singanet.optimizer.chain import UpdateChain, norm_of, squares_of
 from singanet.optimizer.hyper import Scale, at, checked, in_type, is_one, module_of, within
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
 from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.params.storage import served_by
 from singanet.types import Array, RowSparse
@@ -43,8 +43,7 @@ class ClipByGlobalNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    _needs_norm = True
-    _by_parts = True
+    traits = StageTraits(reads="sums", needs_norm=True)
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -145,7 +144,7 @@ class ClipByLayerNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    _by_parts = True
+    traits = StageTraits(reads="sums")
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -184,8 +183,7 @@ class ClipByRunningNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    _across_layers = True
-    _by_parts = True
+    traits = StageTraits(reads="sums", across_layers=True)
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float, decay: float = 0.9) -> None:
         super().__init__(optimizer)
@@ -296,7 +294,7 @@ class ClipByValue(Wrapper):
         array([0.9, 1.1])
     """
 
-    _by_element = True
+    traits = StageTraits(reads="elements")
 
     def __init__(self, optimizer: Optimizer | Wrapper, limit: float) -> None:
         super().__init__(optimizer)

@@ -15,7 +15,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, at, checked, in_type
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, owner_of
 from singanet.types import Array, RowSparse
@@ -204,7 +204,7 @@ class ScaledUpdates(Wrapper):
     It then rounds the masters to the float16 parameters.
     """
 
-    _holds_all = True
+    traits = StageTraits(holds_all=True)
 
     def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
         super().__init__(optimizer)

@@ -17,7 +17,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grads, Names, Values, check_lists
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
 from singanet.params.storage import is_served
 from singanet.types import Array, RowSparse
 
@@ -274,6 +274,25 @@ class Reduction(ABC):
         """End the round, after all entries are finished."""
 
 
+@dataclass(frozen=True)
+class ReducerTraits(StageTraits):
+    """Declare what a reducer needs of a step.
+
+    Args:
+        waits: True.
+        serves: Whether it refuses outer stages that influence values.
+        in_parts: Whether it may pass on parts of gradients, see `Wrapper.joined`.
+        copies: The largest number of copies of the trained parameters: sums in progress, and sent
+            data.
+
+    """
+
+    waits: bool = True
+    serves: bool = False
+    in_parts: bool = False
+    copies: int = 2
+
+
 class Reducer(Wrapper):
     """A stage that reduces gradients over several processes by its ``reduction``.
 
@@ -282,18 +301,12 @@ class Reducer(Wrapper):
     `singanet.parallel` has subclasses.
     """
 
-    _waits = True
+    traits: ClassVar[ReducerTraits] = ReducerTraits()
 
     comm: Collectives
     """The communication between ranks, which `fit` uses for all data but gradients."""
     batch: SharedBatch
     """The shared batch for synchronized layers."""
-    _serves: ClassVar[bool] = False
-    """Whether it refuses outer stages that influence values."""
-    _in_parts: ClassVar[bool] = False
-    """Whether it may pass on parts of gradients, see `joined`."""
-    _copies: ClassVar[int] = 2
-    """The largest number of copies of the trained parameters: sums in progress, and sent data."""
 
     reduction: Reduction
     """The sum of gradients over the ranks; a `local` reducer has none."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, TypeAlias, TypeGuard
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 from singanet.base.described import Configurable, Counted, checked_call
 from singanet.errors import ArgumentError
@@ -19,12 +20,41 @@ Handed: TypeAlias = tuple[Sequence[str], Sequence[Array], Sequence[Grad], Scale]
 """Names, values, gradients, and the factor of the gradients."""
 
 
+@dataclass(frozen=True)
+class StageTraits:
+    """Declare what a stage reads of gradients, and needs of a step.
+
+    Args:
+        reads: "whole" gradients; "sums" over elements, each passed through `Wrapper.joined`, so
+            that gradients may be spread over processes; "elements", each changed by itself; or
+            "nothing".
+        across_layers: Whether the result for a layer depends on the gradients of earlier layers.
+        selects: Whether gradients of some parameters are dropped, so that programs do not compute
+            them.
+        gathers: Whether gradients are accumulated over `Wrapper.every` steps, see `Wrapper.left`.
+        needs_norm: Whether the norm of a step must be known, by ``knowing``, before the first
+            gradients.
+        holds_all: Whether all gradients of a step must exist, and be finite, before the first
+            `Wrapper.take`.
+        waits: Whether it is a reducer, which waits for other processes.
+
+    """
+
+    reads: Literal["whole", "sums", "elements", "nothing"] = "whole"
+    across_layers: bool = False
+    selects: bool = False
+    gathers: bool = False
+    needs_norm: bool = False
+    holds_all: bool = False
+    waits: bool = False
+
+
 class Wrapper(Counted, Configurable, ABC):
     """A stage, which changes gradients on their way to ``optimizer``.
 
     It has the methods of an optimizer: `update`, `register`, `state_dict`. A subclass overrides
     `take` to change the gradients of a layer, or `update`. The calls in a step are, in this order:
-    `meet` once a net, `begin`, `previewed` if an inner stage `_needs_norm`, `take` for each layer,
+    `meet` once a net, `begin`, `previewed` if an inner stage needs the norm, `take` for each layer,
     and `end`.
 
     Args:
@@ -32,25 +62,9 @@ class Wrapper(Counted, Configurable, ABC):
 
     """
 
-    _reads_gradients: ClassVar[bool] = True
-    """Whether `take` reads gradients."""
-    _by_element: ClassVar[bool] = False
-    """Whether each element is changed by itself, so that parts of a gradient can be, too."""
-    _by_parts: ClassVar[bool] = False
-    """Whether it calls `joined`, so that gradients may be spread over processes."""
-    _across_layers: ClassVar[bool] = False
-    """Whether the result for a layer depends on the gradients of earlier layers."""
-    _selects: ClassVar[bool] = False
-    """Whether it drops gradients of some parameters, so that programs do not compute them."""
-    gathers: ClassVar[bool] = False
-    """Whether it accumulates gradients over ``every`` steps, see `left`."""
+    traits: ClassVar[StageTraits] = StageTraits()
+    """What the stage reads of gradients, and needs of a step."""
     every: int = 1
-    _needs_norm: ClassVar[bool] = False
-    """Whether it needs the norm of a step, by `knowing`, before the first gradients."""
-    _holds_all: ClassVar[bool] = False
-    """Whether all gradients of a step must exist, and be finite, before the first `take`."""
-    _waits: ClassVar[bool] = False
-    """Whether it is a `Reducer`, which waits for other processes."""
     _over_parts: Callable[[Any], Any] | None = None
     """A function that sums a number over the processes with the other parts of gradients."""
 
@@ -125,7 +139,7 @@ class Wrapper(Counted, Configurable, ABC):
         """Return the gradients that `take` would pass on for a step, without changing anything.
 
         ``items`` are the gradients of the step. A stage that changes gradients must override it to
-        be around a stage that `_needs_norm`.
+        be around a stage that needs the norm.
         """
         return items
 

@@ -9,6 +9,7 @@ from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import ReducerTraits
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached_rows import (
     Lookups,
@@ -49,7 +50,7 @@ class Hybrid(AllReduce):
         servers: The server ranks, by default as ``singanet launch --servers`` sets them.
     """
 
-    _serves = True
+    traits = ReducerTraits(serves=True)
     _meets_anew = True
 
     def __init__(
@@ -116,7 +117,7 @@ class Hybrid(AllReduce):
 
     def _expect_by_value(self) -> None:
         for stage in UpdateChain(self.optimizer).stages:
-            if stage._reads_gradients and not stage._by_element:
+            if stage.traits.reads in ("whole", "sums"):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"Hybrid(consistency='bsp') and {kind}",

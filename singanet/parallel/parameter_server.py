@@ -157,7 +157,7 @@ class ParameterServer(RankReducer):
         if not isinstance(clip, ClipByGlobalNorm):
             clip = None
         for stage in stages if clip is None else stages[1:]:
-            if stage._reads_gradients and not stage._by_element:
+            if stage.traits.reads in ("whole", "sums"):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
@@ -215,7 +215,7 @@ class ParameterServer(RankReducer):
         and for mixed precision around clipping by the global norm.
         """
         self._expect_outside(around)
-        if self._clip is not None and any(stage._holds_all for stage in around):
+        if self._clip is not None and any(stage.traits.holds_all for stage in around):
             raise ArgumentError(
                 "ParameterServer and ClipByGlobalNorm",
                 expected="one precision, as in mixed precision each worker skips steps of its own",

@@ -167,7 +167,7 @@ class Subject:
             "shape": lambda: self.expect(SingaNetError, self.cut(x), y, weight),
             "train": lambda: self.expect_call(lambda: self.net.train(x, out)),
         }
-        if not any(stage.gathers for stage in UpdateChain(self.optimizer).stages):
+        if not any(stage.traits.gathers for stage in UpdateChain(self.optimizer).stages):
             # An accumulator has gathered by the time that its optimizer asks for a rate.
             kinds["rate"] = lambda: self.stumbles(batch, "rate")
         if self.two:

@@ -218,7 +218,10 @@ def test_what_only_hands_on_may_stand_around_it():
     ):
         found = UpdateChain(optimizer).norm
         assert found is not None
-        assert not any(stage._reads_gradients and not stage._holds_all for stage in found.gathering)
+        assert not any(
+            stage.traits.reads != "nothing" and not stage.traits.holds_all
+            for stage in found.gathering
+        )
 
 
 @pytest.mark.parametrize("scale", [1.0, -2.0, 0.25])

@@ -13,7 +13,7 @@ from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Adam, Wrapper
+from singanet.optimizer import SGD, Adam, StageTraits, Wrapper
 from singanet.parallel import (
     AllReduce,
     Pipeline,
@@ -306,7 +306,7 @@ def test_walks_left_half_way_and_forwards_without_one_leave_no_trace():
 class Nudged(Wrapper):
     """A stage of a user's own around the ranks, which looks at values."""
 
-    _reads_gradients = False
+    traits = StageTraits(reads="nothing")
     seen = ()
 
     def take(self, names, values, grads, scale):

@@ -499,7 +499,7 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
     """Errors: what goes by all layers so far, of which each stage has some."""
     for stage in chain.stages:
-        if stage._across_layers:
+        if stage.traits.across_layers:
             raise ArgumentError(
                 f"net.step, {type(stage).__name__}",
                 expected="stages that see each layer by itself, as others are on other ranks",

@@ -181,7 +181,7 @@ class StageRun:
         there. The last stage begins with the loss.
         """
         plan = self.part.plan
-        gather: Any = next(stage for stage in chain.stages if stage.gathers)
+        gather: Any = next(stage for stage in chain.stages if stage.traits.gathers)
         outputs, contexts = self._left.pop(i)
         starts: dict[int, list[Any]] = {}
         if not plan.sent:

@@ -19,7 +19,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.hyper import Scale, at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Found, RoundKind
+from singanet.optimizer.reducer import Found, ReducerTraits, RoundKind
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request, Staged
 from singanet.parallel.reductions.all_reduce import AllReduce, Flight, Unsent, UnsentRound, listed
@@ -304,7 +304,7 @@ class SparseAllReduce(AllReduce):
     """
 
     _extra_state: Unsent
-    _copies = 8
+    traits = ReducerTraits(copies=8)
     """Copies with unsent gradients, momentum, and magnitudes for the choice: measured."""
 
     def __init__(
@@ -626,7 +626,7 @@ class PowerSGD(AllReduce):
     """
 
     _extra_state: Directions
-    _copies = 4
+    traits = ReducerTraits(copies=4)
     """Copies with unsent gradients and the rows in progress."""
 
     def __init__(

@@ -340,17 +340,17 @@ class RankReducer(Reducer):
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:
-            if stage._weighs or stage.gathers or stage._holds_all:
+            if stage._weighs or stage.traits.gathers or stage.traits.holds_all:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     type(self).__name__,
                     expected="a rule, or clipping, inside",
                     received=kind,
                     advice="remove one"
-                    if stage._waits
+                    if stage.traits.waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
-        self.order = Order(any(stage._reads_gradients for stage in inside))
+        self.order = Order(any(stage.traits.reads != "nothing" for stage in inside))
         self._met_as: tuple[int, list[ParamSpec]] | None = None
         self._net: weakref.ref[Any] | None = None
         self._nets: list[weakref.ref[Any]] = []
@@ -423,7 +423,7 @@ class RankReducer(Reducer):
             self.comm = init(net.device)
             self.batch.comm = self.comm
         self._share_batch(net)
-        self.order.start(net, self._settled, any(stage._holds_all for stage in around))
+        self.order.start(net, self._settled, any(stage.traits.holds_all for stage in around))
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self.order.facts(self._rates()), settings]
@@ -519,7 +519,9 @@ class RankReducer(Reducer):
     def _expect_outside(self, around: Sequence[Wrapper]) -> None:
         """Errors: `ArgumentError` for clipping around the reduction."""
         for stage in around:
-            if stage._reads_gradients and not (stage.gathers or stage._holds_all):
+            if stage.traits.reads != "nothing" and not (
+                stage.traits.gathers or stage.traits.holds_all
+            ):
                 kind, own = type(stage).__name__, type(self).__name__
                 raise ArgumentError(
                     f"{kind} around {own}",

@@ -23,7 +23,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, state_sources
 from singanet.optimizer.hyper import on_host
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import RoundKind, ShardPlan
+from singanet.optimizer.reducer import ReducerTraits, RoundKind, ShardPlan
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request, joint
 from singanet.parallel.reductions.all_reduce import AllReduce, Round, listed
@@ -308,7 +308,7 @@ def _expect_cuttable(net: Net, around: Sequence[Wrapper]) -> None:
         received = f"a net that {executor.can.is_so}"
     elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
         received = f"a net whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
-    elif any(stage._holds_all for stage in around):
+    elif any(stage.traits.holds_all for stage in around):
         received = "a net in mixed precision, whose float32 masters are whole"
     if received:
         raise ArgumentError(
@@ -502,8 +502,8 @@ class Sharded(AllReduce):
     constraints) go whole to one rank each. A single rank is the plain rule.
 
     All ranks call ``state_dict``, which returns the whole state on each; any number of ranks can
-    load it. Clipping belongs inside; a user's own stage there must work `_by_element` or
-    `_by_parts`.
+    load it. Clipping belongs inside; a user's own stage there must read elements or
+    sums, see `StageTraits`.
 
     Args:
         optimizer: The optimizer, or a stage around one, whose state is sharded.
@@ -517,7 +517,7 @@ class Sharded(AllReduce):
         smallest: Maximum bytes of a parameter that is not sharded, but goes whole to one rank.
     """
 
-    _in_parts = True
+    traits = ReducerTraits(in_parts=True)
     reduction: ShardedRound
 
     def __init__(
@@ -541,14 +541,15 @@ class Sharded(AllReduce):
         super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
         for stage in UpdateChain(optimizer).stages:
-            if stage._reads_gradients and not (stage._by_element or stage._by_parts):
+            if stage.traits.reads == "whole":
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in {where}",
                     expected="stages that work on parts of gradients",
                     received=f"a {kind}, which may read a whole gradient",
-                    advice="declare by_element = True in its class if it changes each element by "
-                    "itself, by_parts = True if its sums go through self.joined, or use AllReduce",
+                    advice='declare traits = StageTraits(reads="elements") in its class if it '
+                    'changes each element by itself, reads="sums" if its sums go through '
+                    "self.joined, or use AllReduce",
                 )
         self._share_cut(Cut(self.smallest))
 

@@ -426,5 +426,5 @@ class RemoteTable(ServedTable):
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
     """Return True if updates of rows of ``param`` do not depend on the other rows."""
     chain = UpdateChain(optimizer)
-    apart = all(stage._by_element or not stage._reads_gradients for stage in chain.stages)
+    apart = all(stage.traits.reads in ("elements", "nothing") for stage in chain.stages)
     return chain.treats_alike(param) and apart

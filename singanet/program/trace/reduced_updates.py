@@ -131,7 +131,7 @@ class ReducedUpdates:
             tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
         written = self._writing()
-        for stage in self._inner.traced if reducer._in_parts else ():
+        for stage in self._inner.traced if reducer.traits.in_parts else ():
             stage._over_parts = written.joined
 
     @property

@@ -60,7 +60,7 @@ class TracedStages:
     @property
     def scaled(self) -> Any:
         """The first of them, where it holds all gradients of a step."""
-        return self.traced[0] if self.traced and self.stages[0]._holds_all else None
+        return self.traced[0] if self.traced and self.stages[0].traits.holds_all else None
 
     def traced_of(self, stage: Any) -> Any:
         """The twin of ``stage`` in the recording."""
@@ -69,7 +69,7 @@ class TracedStages:
     @property
     def read_gradients(self) -> bool:
         """Whether one of them looks at gradients."""
-        return any(stage._reads_gradients for stage in self.stages)
+        return any(stage.traits.reads != "nothing" for stage in self.stages)
 
     def own(self, name: str, value: Array) -> Array:
         """The array behind ``value``, as the last stage hands it on: where state is made for it.

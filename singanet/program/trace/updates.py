@@ -290,7 +290,7 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         self.rule = chain.rule
-        self.stages: list[Any] = [stage for stage in chain.stages if not stage._waits]
+        self.stages: list[Any] = [stage for stage in chain.stages if not stage.traits.waits]
         self._local: list[Reducer] = []
         for reducer in chain.reducers:
             guard.part(reducer)
@@ -331,7 +331,7 @@ class Updates:
             self._whole = True
         if norm is None or not due:
             return None
-        around = [self.traced_of(stage) for stage in norm.gathering if not stage._waits]
+        around = [self.traced_of(stage) for stage in norm.gathering if not stage.traits.waits]
         return TwoPasses(tuple(around), self.traced_of(norm.clip))
 
     @property

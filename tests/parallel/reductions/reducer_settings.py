@@ -13,7 +13,7 @@ import singanet
 from singanet import optimizer as kinds
 from singanet.layers import Activation, Add, BatchNormalization, Dense, Input, Layer
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
-from singanet.optimizer import SGD, Accumulator, Adam, Optimizer, Wrapper
+from singanet.optimizer import SGD, Accumulator, Adam, Optimizer, StageTraits, Wrapper
 from singanet.params.param import ParamSpec
 from tests.kit.nets import uneven_net, values_of, words_net
 
@@ -46,7 +46,7 @@ class Signs(Optimizer):
 class Halves(Wrapper):
     """A user's own stage, which says that it works by elements."""
 
-    _by_element = True
+    traits = StageTraits(reads="elements")
 
     def take(self, names, values, grads, scale):
         yield names, values, grads, scale * 0.5

@@ -300,7 +300,7 @@ class Odd(Wrapper):
 
 
 def test_a_stage_of_ones_own_that_reads_whole_layers_is_refused():
-    with communicators(2) as comms, pytest.raises(ArgumentError, match=r"by_parts = True"):
+    with communicators(2) as comms, pytest.raises(ArgumentError, match=r'reads="sums"'):
         Sharded(Odd(SGD(lr=0.1)), comms[0])
 
 

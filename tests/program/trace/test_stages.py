@@ -15,7 +15,7 @@ from singanet import optimizer as kinds
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Accumulator, Adam, Wrapper
+from singanet.optimizer import SGD, Accumulator, Adam, StageTraits, Wrapper
 from tests.program.program_case import RULES, STAGES, WORDS, Net, below, of, word_net
 from tests.program.twins import Twins, expect_same
 
@@ -147,7 +147,7 @@ class Gathered(Wrapper):
     """A user's own accumulator: the plain sum of the gradients of two steps."""
 
     pure = True
-    gathers = True
+    traits = StageTraits(gathers=True)
     every = 2
 
     def __init__(self, optimizer):
@@ -200,7 +200,7 @@ class Rescaled(Wrapper):
     """A user's own clipper by the norm of all gradients: they are brought to the norm 1."""
 
     pure = True
-    _needs_norm = True
+    traits = StageTraits(needs_norm=True)
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
