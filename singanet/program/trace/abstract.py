@@ -25,6 +25,8 @@ from singanet.program.ir import (
 from singanet.program.trace.strides import (
     broadcast,
     completed,
+    element_wise,
+    element_wise_layout,
     indexed,
     is_packed,
     normalized,
@@ -499,10 +501,13 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "strides") and not isinstance(value, np.generic)
 
 
-def _kind(value: Any) -> Any:
-    """The type of an operand, for `result_types`."""
-    if type(value) in (int, float, complex):
-        return type(value)
+def _form(value: Any) -> Any:
+    """The form of an operand for `element_wise`, or the type of a number."""
+    kind = type(value)
+    if kind is AbstractArray or kind is np.ndarray or _is_array(value):
+        return value.shape, value.strides, value.dtype
+    if kind in (int, float, complex):
+        return kind
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
@@ -566,11 +571,8 @@ def _made_by(
         kind = reduced_type(ufunc, array.dtype, named.get("dtype"))
         return [_reduced(tape, array, named.get("axis", 0), named.get("keepdims", False), kind)]
     if method == "__call__" and simple and ufunc.signature is None:
-        if keywords.get("dtype") is None:
-            kinds = result_types(ufunc, *map(_kind, operands))
-        else:
-            kinds = (np.dtype(keywords["dtype"]),) * ufunc.nout
-        return [_element_wise(tape, arrays, kind) for kind in kinds]
+        shape, order, kinds = element_wise(ufunc, keywords.get("dtype"), *map(_form, operands))
+        return [tape.new(shape, kind, order) for kind in kinds]
     if method == "__call__" and simple and ufunc is np.matmul:
         a, b = arrays
         if min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]:
@@ -587,14 +589,8 @@ def _ones(array: AbstractArray) -> Array:
 
 def _element_wise(tape: CallWriter, arrays: Sequence[Any], dtype: Any) -> AbstractArray:
     """The result of an element-wise function of ``arrays``."""
-    shape = broadcast([array.shape for array in arrays])
-    size = [array.itemsize for array in arrays]
-    pairs = tuple([(array.shape, array.strides) for array in arrays])
-    if all(
-        own == shape and is_packed(own, at, n) for (own, at), n in zip(pairs, size, strict=True)
-    ):
-        return tape.new(shape, dtype)
-    return tape.new(shape, dtype, order_of_operands(pairs, len(shape)))
+    shape, order = element_wise_layout(tuple(map(_form, arrays)))
+    return tape.new(shape, dtype, order)
 
 
 def _reduced(tape: CallWriter, array: Any, axis: Any, keepdims: bool, dtype: Any) -> AbstractArray:

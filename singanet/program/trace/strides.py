@@ -200,6 +200,34 @@ def normalized(axis: int | tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return tuple(np.lib.array_utils.normalize_axis_tuple(axis, ndim))
 
 
+Form = tuple[Shape, Shape, np.dtype[Any]]
+"""Shape, strides and type of an array."""
+
+
+@lru_cache(maxsize=4096)
+def element_wise_layout(forms: tuple[Form, ...]) -> tuple[Shape, tuple[int, ...] | None]:
+    """Return shape and order of an element-wise result; the order is None for C order."""
+    shape = broadcast([form[0] for form in forms])
+    if all(own == shape and is_packed(own, at, kind.itemsize) for own, at, kind in forms):
+        return shape, None
+    return shape, order_of_operands(tuple([form[:2] for form in forms]), len(shape))
+
+
+@lru_cache(maxsize=4096)
+def element_wise(
+    ufunc: np.ufunc, dtype: Any, *operands: Any
+) -> tuple[Shape, tuple[int, ...] | None, tuple[np.dtype[Any], ...]]:
+    """Return shape, order and types of the results of an element-wise ``ufunc``.
+
+    ``operands`` are forms of arrays, and types of numbers as in `result_types`; ``dtype`` is the
+    keyword.
+    """
+    kinds = [form[2] if isinstance(form, tuple) else form for form in operands]
+    layout = element_wise_layout(tuple([form for form in operands if isinstance(form, tuple)]))
+    given = None if dtype is None else (np.dtype(dtype),) * ufunc.nout
+    return *layout, given or result_types(ufunc, *kinds)
+
+
 @lru_cache(maxsize=4096)
 def result_types(ufunc: np.ufunc, *kinds: Any) -> tuple[np.dtype[Any], ...]:
     """Return the types of the results of ``ufunc``.

@@ -217,7 +217,9 @@ class Tape:
 
     def poisoned(self, array: Any, why: str) -> AbstractArray:
         """Return a place laid out as ``array`` that no kernel may read, and ``why``."""
-        return self._entered(array.shape, array.dtype, None, Token(0, poison=why))
+        made = self._entered(array.shape, array.dtype, None, Token(0, poison=why))
+        made.region = ArrayRegion(made.region.number)
+        return made
 
     # -- memory from outside ------------------------------------------------------------------
 
@@ -279,6 +281,9 @@ class Tape:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
         own = array if type(array) is AbstractArray else self.place(array)
         ref = own._ref or own.ref
+        if own.region.tape is not None:
+            # Planned memory, as of most arrays.
+            return ref
         token = self.tokens[ref.token]
         if token.poison:
             raise NotRecordableError(token.poison)
@@ -368,9 +373,12 @@ class Tape:
 
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
-        if type(value) is AbstractArray:
+        kind = type(value)
+        if kind is AbstractArray or kind is np.ndarray:
             value = self.ref(value)
-        if type(value) is Ref:
+            read.append(value)
+            return value
+        if kind is Ref:
             read.append(value)
             return value
         if isinstance(value, (float, int, str)) or value is None:
