@@ -257,6 +257,8 @@ def test_what_lies_beyond_a_matrix_of_five_columns_raises_no_flag(rows):
             lambda: numpy_ops.affine(x, weight, None),
             lambda: numpy_ops.matmul(x, weight, out=np.empty((rows, 1), np.float32)),
             lambda: numpy_ops.softmax_cross_entropy(x, np.zeros(rows, int)),
+            lambda: numpy_ops.matmul(x[:1], np.ones((rows, 5), np.float32).T),
+            lambda: numpy_ops.affine(x[:1], np.ones((rows, 6), np.float32)[:, :5].T, None),
         ):
             call(junk)
             work()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.heap import steps
 from singanet.ops.interface import Ops, Runs
 from singanet.ops.kernel import in_float32, in_order, kernel
 from singanet.ops.narrow import NarrowMatrix, WatchedMatrix
@@ -288,6 +289,8 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     flat = a.ndim == b.ndim == 2
     if flat and b.shape == (_FALSE_FLAGS, 1):
         return xp.multiply(times_vector(xp, a, b[:, 0])[:, None], 1, out=out)
+    if flat and ops.on_host and a.shape == (1, _FALSE_FLAGS) and steps(b)[0] == b.itemsize:
+        return xp.multiply(times_vector(xp, b.T, a[0])[None], 1, out=out)
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
     if not flat and ahead != b.shape[:-2]:
         work = 0
