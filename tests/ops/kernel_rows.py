@@ -557,7 +557,9 @@ ROWS = [
     Row("affine_constant",
         lambda draw, m, k, n, biased, relu: (draw(m, k), draw(k, n), draw(n) if biased else None,
                                              relu),
-        [(m, k, n, biased, relu) for m, k, n in ((0, 5, 3), (3, 5, 7), (9, 100, 37), (30, 7, 1))
+        [(m, k, n, biased, relu)
+         for m, k, n in ((0, 5, 3), (3, 5, 7), (9, 100, 37), (30, 7, 1), (1, 1, 16), (2, 3, 17),
+                         (11, 40, 48), (5, 9, 65), (4, 33, 150))
          for biased in (False, True) for relu in (False, True)],
         lambda x, w, b, relu: np.maximum(x @ w + (0 if b is None else b), 0 if relu else -np.inf),
         large=[(m, k, n, biased, True) for biased in (False, True)

@@ -210,64 +210,9 @@ def test_a_function_is_made_once_for_several_processes(folder):
     assert made == [16]
 
 
-# -- Products with constant matrices --------------------------------------------------------------
-
-
-@cache
-def dense(width, relu):
-    return compiled(pool.product(width, relu))
-
-
-def multiplied(form, x, weight, bias, relu):
-    """The product by panels of columns that are filled up with zeros."""
-    inputs, outputs = weight.shape
-    width = pool.width_of(outputs)
-    count = -(-outputs // width)
-    matrix, line = np.zeros((count, inputs, width), np.float32), np.zeros(count * width, np.float32)
-    for column in range(outputs):
-        matrix[column // width, :, column % width] = weight[:, column]
-        line[column] = bias[column]
-    y = np.full((len(x) + 1, outputs), 7.0, np.float32)
-    given_ = [array.ctypes.data for array in (y, x, matrix, line)] + [*x.shape, outputs]
-    if form == "call":
-        dense(width, relu).call(*given_)
-    else:
-        record = (ctypes.c_int64 * len(given_))(*given_)
-        dense(width, relu).briefly(ctypes.addressof(record))
-    assert np.all(y[-1] == 7.0)
-    return y[:-1]
-
-
 def test_panels_are_whole_vectors_of_at_most_four():
     found = [pool.width_of(n) for n in (1, 16, 17, 48, 49, 64, 65, 1000)]
     assert found == [LANES, LANES, 2 * LANES, 3 * LANES, *[4 * LANES] * 4]
-
-
-@given(
-    st.integers(1, 11),
-    st.integers(1, 40),
-    st.integers(1, 150),
-    st.booleans(),
-    st.sampled_from(["call", "briefly"]),
-    st.integers(0, 99),
-)
-def test_products_of_any_size(rows, inputs, outputs, relu, form, seed):
-    rng = np.random.default_rng(seed)
-    x, weight = (rng.standard_normal(s, np.float32) for s in ((rows, inputs), (inputs, outputs)))
-    bias = rng.standard_normal(outputs, np.float32)
-    exact = x.astype(np.float64) @ weight + bias
-    exact = np.maximum(exact, 0) if relu else exact
-    scale = np.abs(x.astype(np.float64)) @ np.abs(weight) + np.abs(bias)
-    assert np.all(np.abs(multiplied(form, x, weight, bias, relu) - exact) <= 1e-6 * scale)
-
-
-@pytest.mark.parametrize("relu", [False, True])
-def test_a_nan_shows_in_its_sample_alone(relu):
-    x = np.ones((5, 3), np.float32)
-    x[1, 2], x[4, 0] = np.nan, np.nan
-    y = multiplied("briefly", x, -np.ones((3, 20), np.float32), np.zeros(20), relu)
-    assert np.isnan(y[[1, 4]]).all()
-    assert np.array_equal(y[[0, 2, 3]], np.full((3, 20), 0.0 if relu else -3.0))
 
 
 # -- Batch normalization --------------------------------------------------------------------------
