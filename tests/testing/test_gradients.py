@@ -55,11 +55,9 @@ SPOILT = {
     "weight transposed": (lambda dx, g: (dx, {**g, "weight": g["weight"].T}), "parameter 'weight'"),
     "bias sign": (scaled("bias", -1.0), "parameter 'bias'"),
     "bias missing": (lambda dx, g: (dx, {"weight": g["weight"]}), "parameter 'bias'"),
-    "bias summed once more": (
-        lambda dx, g: (dx, {**g, "bias": g["bias"].sum()}),
-        "parameter 'bias'",
-    ),
-}
+    "bias summed once more": (lambda dx, g: (dx, {**g, "bias": g["bias"].sum()}),
+                              "parameter 'bias'"),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -90,6 +88,9 @@ def test_small_errors_pass_only_under_a_larger_tolerance(x):
     with pytest.raises(GradientError):
         check_gradients(layer, x)
     check_gradients(layer, x, tolerance=1e-4)
+    assert layer.in_shapes == (5,)  # it was not set up before
+    # Random draws are the same at every evaluation.
+    assert max(row.error for row in check_gradients(Dropout("drop", 0.5), x)) < 1e-7
 
 
 @pytest.mark.parametrize("spoil", [lambda dx, g: (dx, g), lambda dx, g: (2 * dx, g)])
@@ -104,17 +105,6 @@ def test_leaves_layer_and_input_as_they_were(spoil):
     for suffix, (array, copy) in before.items():
         assert layer.params[suffix].value is array
         np.testing.assert_array_equal(array, copy)
-
-
-def test_builds_a_layer_that_is_not_set_up(x):
-    layer = Dense("fc", 3)
-    check_gradients(layer, x)
-    assert layer.in_shapes == (5,)
-
-
-def test_random_draws_are_the_same_at_every_evaluation(x):
-    rows = check_gradients(Dropout("drop", 0.5), x)
-    assert max(row.error for row in rows) < 1e-7
 
 
 def test_running_state_is_the_same_at_every_evaluation_and_after(x):
@@ -134,24 +124,23 @@ def test_frozen_parameters_are_not_asked_for(x):
     assert {row.what for row in check_gradients(layer, x)} == {"input 0"}
 
 
-def test_each_of_several_inputs_is_checked(x):
+def test_each_of_several_inputs_and_outputs_counts(x):
     class OneSided(Merge):
         def backward(self, ctx, dy):
             return [dy, 0.5 * dy], {}
 
-    assert {row.what for row in check_gradients(Merge("sum"), [x, x])} == {"input 0", "input 1"}
-    with pytest.raises(GradientError, match="layer 'sum', input 1"):
-        check_gradients(OneSided("sum"), [x, x])
-
-
-def test_each_of_several_outputs_counts(x):
     class Forgetful(Slice):
         def backward(self, ctx, dy):
             return super().backward(ctx, [dy[0], 0.0 * dy[1]])
 
+    assert {row.what for row in check_gradients(Merge("sum"), [x, x])} == {"input 0", "input 1"}
     check_gradients(Slice("cut", 1, [2]), x)
-    with pytest.raises(GradientError, match="layer 'cut', input 0"):
-        check_gradients(Forgetful("cut", 1, [2]), x)
+    for layer, given, words in (
+        (OneSided("sum"), [x, x], "layer 'sum', input 1"),
+        (Forgetful("cut", 1, [2]), x, "layer 'cut', input 0"),
+    ):
+        with pytest.raises(GradientError, match=words):
+            check_gradients(layer, given)
 
 
 def test_integer_inputs_have_no_gradient():
