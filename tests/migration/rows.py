@@ -453,12 +453,8 @@ class Compared:
             theirs.save(path)
             report = net.load(str(path))
             assert not report.missing, report.summary()
-        tensors = [_tensor(x) for x in xs]
-        out = theirs(*tensors)
-        outs = list(out) if isinstance(out, (list, tuple)) else [out]
-        mine = net.forward(True, feed)
-        mine = list(mine) if isinstance(mine, (list, tuple)) else [mine]
-        assert len(mine) == len(outs)
+        pairs = theirs(*map(_tensor, xs)), net.forward(True, feed)
+        outs, mine = (list(y) if isinstance(y, (list, tuple)) else [y] for y in pairs)
         for k, (a, b) in enumerate(zip(mine, outs, strict=True)):
             turn = self.turn_more if k else self.turn_out
             self.close(a, turn(b.detach().numpy()), "outputs")
@@ -467,21 +463,18 @@ class Compared:
 
     def _net(self, ours: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
         made = [self.turn_in(x) for x in xs]
-        shapes = [x.shape[1:] for x in made]
-        if isinstance(ours, singanet.FeedForwardNet):
-            net = ours
-        elif len(xs) == 1:
-            chain = list(ours) if isinstance(ours, (list, tuple)) else [ours]
-            kind = "int64" if xs[0].dtype.kind == "i" else None
-            start = singanet.Input("input", shapes[0], dtype=kind) if kind else None
-            y = start or singanet.Input("input", shapes[0])
-            first = y
-            for layer in chain:
+        net = ours
+        if not isinstance(ours, singanet.FeedForwardNet):
+            names = [f"input{k}" for k in range(len(xs))] if len(xs) > 1 else ["input"]
+            symbols = [
+                singanet.Input(name, x.shape[1:], dtype="int64" if x.dtype.kind == "i" else None)
+                for name, x in zip(names, made, strict=True)
+            ]
+            first, *others = ours if isinstance(ours, (list, tuple)) else [ours]
+            y = first(*symbols)
+            for layer in others:
                 y = layer(y)
-            net = singanet.FeedForwardNet(inputs=first, outputs=y, seed=0)
-        else:
-            symbols = [singanet.Input(f"input{k}", s) for k, s in enumerate(shapes)]
-            net = singanet.FeedForwardNet(inputs=symbols, outputs=ours(*symbols), seed=0)
+            net = singanet.FeedForwardNet(inputs=symbols, outputs=y, seed=0)
         inputs = [layer.name for layer in net.layers if layer.name.startswith("input")]
         return net, dict(zip(inputs, made, strict=True))
 
@@ -591,13 +584,9 @@ Rule = Callable[[list[Any]], Callable[[], None]]
 
 
 def compare_losses(
-    ours: Any,
-    theirs: Callable[[Any, Any], Any],
-    x: Any,
-    y: Any,
-    own_y: Any = None,
+    ours: Any, theirs: Callable[[Any, Any], Any], x: Any, y: Any, own_y: Any = None,
     total: float = 0.0,
-) -> None:
+) -> None:  # fmt: skip
     """The mean loss and its gradient; ``theirs`` gives one number for all, or one a sample.
 
     With ``total`` the gradient of theirs' sum, of which ours is so many times as much.
