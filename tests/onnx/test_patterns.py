@@ -15,9 +15,8 @@ from singanet.errors import FileFormatError
 from singanet.onnx import load
 from singanet.optimizer import SGD
 from singanet.saving.codecs import dense as dense_codec
-from tests.onnx.runtime import file_of, onnx, ran
+from tests.onnx.runtime import file_of, node, onnx, running
 
-node = onnx.helper.make_node
 WIDE, LONG, STEPS, BATCHES = 4, 5, 5, (1, 2, 7)
 BOOLEAN = {"seen": onnx.TensorProto.BOOL}
 LIKE = {
@@ -282,6 +281,7 @@ def expect_as_the_operators(kind, g, seed, path, monkeypatch):
     inputs = {name: ["N", *shape] for name, shape in shapes.items()}
     file_of(g.nodes, inputs, ["y"], g.arrays, path, ir_version=10, kinds=BOOLEAN)
     net, rng = load(path), np.random.default_rng(seed)
+    runs = running(path, as_written=kind != "heads")
 
     def close(found, wanted, tolerance):
         there = np.isfinite(wanted) & (np.abs(wanted) < (100 if kind != "heads" else np.inf))
@@ -290,7 +290,7 @@ def expect_as_the_operators(kind, g, seed, path, monkeypatch):
 
     for n in BATCHES:
         feed = fed(shapes, rng, n)
-        wanted = ran(path, feed, as_written=kind != "heads")["y"]
+        wanted = runs(feed)["y"]
         # Samples stand in front here, where an array of more axes has moved them, too.
         wanted = np.moveaxis(wanted, wanted.ndim - 3, 0)
         given = feed if len(feed) > 1 else feed["x"]
