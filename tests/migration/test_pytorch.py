@@ -59,6 +59,7 @@ def told(pair, words, ours=0.0, theirs=1.0):
 def close(ours, theirs, what="", rtol=1e-9, atol=1e-10):
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     assert ours.shape == theirs.shape, f"{what}: {ours.shape} here, {theirs.shape} there"
+    atol *= max(1.0, float(np.abs(theirs).max(initial=0.0)))
     np.testing.assert_allclose(ours, theirs, rtol, atol, err_msg=what)
 
 
