@@ -379,7 +379,9 @@ def measure(run, action):
         out[...] = 0
         return 1.0
 
-    run.steps(measure=chosen(action, keep, write))
+    # What a loss or metric keeps is not to be written on.
+    kept = any(hasattr(part, "seen") for part in (run.recorded.loss, run.recorded.metric))
+    run.steps(measure=keep if kept else chosen(action, keep, write))
 
 
 @action(2)
@@ -718,10 +720,9 @@ def attribute(action, net, optimizer):
         net.loss.label_smoothing = 0.1 * action.size
 
 
-@action(2)
+@action()
 def of_type(run, action):
-    kind = chosen(action, np.float64, np.float16)
-    run.do(lambda net, _: net.as_type(kind))
+    run.do(lambda net, _: net.as_type(np.float64))
     run.steps()
     run.do(lambda net, _: net.as_type(np.float32))
 

@@ -367,6 +367,20 @@ def test_optimizers_that_refuse_rows_do_so_at_every_step(kind, how, placed):
 # -- errors in the backward part ------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("level", ["none", "cheap"])
+def test_parameters_in_half_precision_are_refused_at_every_step(make, level, placed):
+    def half_net():
+        net = chain()
+        net.as_type(np.float16)
+        return placed(net)
+
+    twins = Twins(half_net, make)
+    twins.recorded.programs.recompute = level
+    for x, y in CHAIN.batches(5):
+        twins.outcomes(lambda net, rule, x=x, y=y: net.step(x, y, rule))
+
+
 class BreakingRegularizer(Regularizer):
     """Adds nothing; raises at a parameter of ``size`` numbers once the fuse was lit."""
 
