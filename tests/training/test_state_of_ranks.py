@@ -38,11 +38,8 @@ METHODS = {
 
 
 def trained(comm, method, folder, epochs, resume=False, n=22, **more):
-    net = singanet.FeedForwardNet(
-        [Dense("a", 20, input_sample_shape=(6,)), Activation("relu"), Dense("b", 4)],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
+    layers = [Dense("a", 20, input_sample_shape=(6,)), Activation("relu"), Dense("b", 4)]
+    net = singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
     net.compile(METHODS[method](comm))
     more |= {"callbacks": [ModelCheckpoint(folder, monitor=None, every_steps=3)], "verbose": False}
     net.fit(X[:n], Y[:n], 4, epochs, resume=folder if resume else None, **more)
@@ -107,21 +104,16 @@ def test_rank_0_holds_one_array_of_another_rank_at_a_time():
 
 
 def test_rows_of_all_ranks_are_put_together_where_all_have_theirs():
-    whole = np.arange(12.0).reshape(6, 2)
+    whole, start = np.arange(12.0).reshape(6, 2), "callback/0.Mine/"
+    own = {  # "same" has the same bytes on both, so that the second was left out
+        "w": whole[:3], "same": np.zeros((2, 1)), "all": whole, "odd": whole[:3],
+        "gone": whole[:3], "number": np.array(2.0),
+    }  # fmt: skip
     state = {
-        "callback/0.Mine/w": whole[:3],
-        "rank/1/callback/0.Mine/w": whole[3:],
-        # The same bytes on both, so that the second was left out.
-        "callback/0.Mine/same": np.zeros((2, 1)),
-        "callback/0.Mine/all": whole,
-        "callback/0.Mine/odd": whole[:3],
-        "callback/0.Mine/gone": whole[:3],
-        "absent/1/callback/0.Mine/gone": np.empty(0),
-        "callback/0.Mine/number": np.array(2.0),
-        "other": whole[:3],
+        **{start + name: array for name, array in own.items()}, "other": whole[:3],
+        f"rank/1/{start}w": whole[3:], f"absent/1/{start}gone": np.empty(0),
         "rank/1/other": whole[3:],
-    }
-    start = "callback/0.Mine/"
+    }  # fmt: skip
     shapes = {"w": (6, 2), "same": (4, 1), "all": (6, 2), "odd": (7, 2), "gone": (6, 2)}
     shapes |= {"number": (), "missing": (3,)}
     found = with_all_rows(state, 2, {start + name: shape for name, shape in shapes.items()})
@@ -199,31 +191,21 @@ class Keeps(Callback):
 
 
 def fitted(ranks, monkeypatch, **given):
-    net = singanet.FeedForwardNet(
-        [Dense("a", 5, input_sample_shape=(4,)), BatchNormalization("n"), Dense("b", 2)], seed=3
-    )
-    stage = AllReduce(Adam(lr=0.01), SingleProcess())
+    layers = [Dense("a", 5, input_sample_shape=(4,)), BatchNormalization("n"), Dense("b", 2)]
+    net, stage = singanet.FeedForwardNet(layers, seed=3), AllReduce(Adam(lr=0.01), SingleProcess())
     net.compile(stage, SoftmaxCrossEntropy(), metrics=[Accuracy(), AUC()])
     monkeypatch.setattr(sys.modules["singanet.training.fit"], "ranks_of", lambda *_: ranks(stage))
     keeps = Keeps()
-    history = net.fit(
-        PX, PY, batch_size=4, epochs=3, validation_split=0.2, callbacks=[keeps], verbose=False,
-        **given,
-    )  # fmt: skip
-    return net, history, keeps
-
-
-def several(stage):
-    return FitRanks([stage], stage.comm)
-
-
-def lone(stage):
-    return ProcessGroup()
+    given |= {"validation_split": 0.2, "callbacks": [keeps], "verbose": False}
+    return net, net.fit(PX, PY, batch_size=4, epochs=3, **given), keeps
 
 
 @pytest.mark.parametrize("given", [{}, {"accumulate": 2}, {"steps_per_epoch": 3}], ids=str)
 def test_it_trains_as_several_ranks_do_of_which_there_is_one(given, monkeypatch):
-    net, history, keeps = fitted(lone, monkeypatch, **given)
+    def several(stage):
+        return FitRanks([stage], stage.comm)
+
+    net, history, keeps = fitted(lambda stage: ProcessGroup(), monkeypatch, **given)
     other, theirs, heard = fitted(several, monkeypatch, **given)
     counted = {name: theirs.pop(name) for name in FitRanks.counted}
     assert not any(map(any, counted.values()))  # nobody is told anything
@@ -257,16 +239,19 @@ class Watch:
     def __init__(self):
         self.alive, self.seen = [], []
 
+    def _look(self):
+        self.seen.append(sum(ref() is not None for ref in self.alive))
+
     def __iter__(self):
         for _ in range(4):
-            self.seen.append(sum(ref() is not None for ref in self.alive))
+            self._look()
             x = np.ones((2, 3), np.float32).view(Counted)
             self.alive.append(weakref.ref(x))
             batch = x, np.ones((2, 1), np.float32)
             del x
             yield batch
             del batch
-        self.seen.append(sum(ref() is not None for ref in self.alive))
+        self._look()
 
     def __len__(self):
         return 4
