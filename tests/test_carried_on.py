@@ -356,17 +356,13 @@ def test_softmax_backward_is_the_original_s_formula(axis, shape):
 MODES = ("relu", "tanh", "sigmoid", "elu", "gelu", "silu", "softplus", "leaky_relu")
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [layers.Conv2D("c", 4, 3), layers.BatchNormalization("b"), layers.MaxPooling2D("p", 2)],
-        [layers.LRN("l"), layers.PReLU("r"), layers.Dropout("d", 0.5), layers.AvgPooling2D("p", 2)],
-        [layers.Reshape("r", (3, 64)), layers.LSTM("m", 5), layers.L2Norm("n")],
-        [layers.Reshape("r", (3, 64)), layers.GRU("m", 5), layers.LayerNorm("n")],
-        [layers.Activation(mode, mode) for mode in MODES],
-    ],
-    ids=["conv", "norms", "lstm", "gru", "activations"],
-)
+@pytest.mark.parametrize("parts", [
+    [layers.Conv2D("c", 4, 3), layers.BatchNormalization("b"), layers.MaxPooling2D("p", 2)],
+    [layers.LRN("l"), layers.PReLU("r"), layers.Dropout("d", 0.5), layers.AvgPooling2D("p", 2)],
+    [layers.Reshape("r", (3, 64)), layers.LSTM("m", 5), layers.L2Norm("n")],
+    [layers.Reshape("r", (3, 64)), layers.GRU("m", 5), layers.LayerNorm("n")],
+    [layers.Activation(mode, mode) for mode in MODES],
+], ids=["conv", "norms", "lstm", "gru", "activations"])  # fmt: skip
 def test_layers_run_without_python_when_recorded(parts):
     first = layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8))
     parts = [first, *copy.deepcopy(parts), layers.Flatten("flat"), Dense("top", 3)]

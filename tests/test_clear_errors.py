@@ -190,17 +190,13 @@ def test_sources_of_batches_are_called_as_they_were_given(net, key, source, word
     message(caught)
 
 
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (Dense("huge", 2**62, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
-        (Dense("huge", 2**43, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
-        (Embedding("huge", 2**40, 2**20, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
-        (Pad("huge", 2**40, input_sample_shape=(1, 8, 8)), "'huge': .* to come out"),
-        (RepeatVector("huge", 2**50, input_sample_shape=(5,)), "'huge': .* to come out"),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
+@pytest.mark.parametrize(("layer", "words"), [
+    (Dense("huge", 2**62, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+    (Dense("huge", 2**43, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+    (Embedding("huge", 2**40, 2**20, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+    (Pad("huge", 2**40, input_sample_shape=(1, 8, 8)), "'huge': .* to come out"),
+    (RepeatVector("huge", 2**50, input_sample_shape=(5,)), "'huge': .* to come out"),
+], ids=lambda value: getattr(value, "name", ""))  # fmt: skip
 def test_sizes_that_no_machine_holds(layer, words):
     with pytest.raises(ShapeError, match=words) as caught:
         singanet.FeedForwardNet([layer])

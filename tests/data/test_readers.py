@@ -27,15 +27,11 @@ def archive(path, members):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(24, dtype=">f4").reshape(2, 3, 4), np.asfortranarray(np.ones((2, 3))),
-        np.array(7, np.uint64), np.zeros((3, 0), np.float16), np.array([True, False]),
-        np.random.default_rng(0).random((700, 500)),
-    ],
-    ids=["big-endian", "fortran", "0-d", "empty", "bool", "2.8 MB"],
-)  # fmt: skip
+@pytest.mark.parametrize("array", [
+    np.arange(24, dtype=">f4").reshape(2, 3, 4), np.asfortranarray(np.ones((2, 3))),
+    np.array(7, np.uint64), np.zeros((3, 0), np.float16), np.array([True, False]),
+    np.random.default_rng(0).random((700, 500)),
+], ids=["big-endian", "fortran", "0-d", "empty", "bool", "2.8 MB"])  # fmt: skip
 def test_reads_what_numpy_wrote(tmp_path, save, array):
     path = tmp_path / "a.npz"
     save(path, x=array)

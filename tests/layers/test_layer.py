@@ -13,18 +13,14 @@ from singanet.types import RowSparse
 from tests.kit.layers import case, cases
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        (layers.Conv1D, layers.Conv2D, layers.Conv3D),
-        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
-        (layers.DepthwiseConv1D, layers.DepthwiseConv2D),
-        (layers.SeparableConv1D, layers.SeparableConv2D),
-        (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D),
-        (layers.AvgPooling1D, layers.AvgPooling2D, layers.AvgPooling3D),
-    ],
-    ids=lambda kinds: kinds[1].__name__,
-)
+@pytest.mark.parametrize("kinds", [
+    (layers.Conv1D, layers.Conv2D, layers.Conv3D),
+    (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
+    (layers.DepthwiseConv1D, layers.DepthwiseConv2D),
+    (layers.SeparableConv1D, layers.SeparableConv2D),
+    (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D),
+    (layers.AvgPooling1D, layers.AvgPooling2D, layers.AvgPooling3D),
+], ids=lambda kinds: kinds[1].__name__)  # fmt: skip
 def test_what_nobody_gives_is_the_same_along_however_many_axes(kinds):
     defaults = [
         {key: each.default for key, each in inspect.signature(kind).parameters.items()}

@@ -302,19 +302,14 @@ def test_lrn_equals_the_values_of_singas_own_test():
     np.testing.assert_allclose(dx.reshape(-1), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape", "start"),
-    [
-        (
-            BatchNormalization("it"),
-            (3, 224, 224),
-            {"gamma": [1] * 3, "beta": [0] * 3, "mean": [0] * 3, "var": [1] * 3},
-        ),
-        (LayerNorm("it"), (3, 4), {"gamma": [1] * 4, "beta": [0] * 4}),
-        (RMSNorm("it", offset=1.0), (3,), {"gamma": [0] * 3}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize(("layer", "shape", "start"), [
+    (
+        BatchNormalization("it"), (3, 224, 224),
+        {"gamma": [1] * 3, "beta": [0] * 3, "mean": [0] * 3, "var": [1] * 3},
+    ),
+    (LayerNorm("it"), (3, 4), {"gamma": [1] * 4, "beta": [0] * 4}),
+    (RMSNorm("it", offset=1.0), (3,), {"gamma": [0] * 3}),
+], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_it_starts_as_plain_normalization(layer, shape, start):
     assert layer.build(shape) == shape
     assert {name: param.value.tolist() for name, param in layer.params.items()} == start

@@ -44,15 +44,10 @@ def test_no_checkpoint_is_read_when_it_is_cut(tmp_path):
 JOBS = [(name, count, seed) for name, count, seed, _ in mutate.jobs(COUNT, "", BATCH)]
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        *JOBS[:2],
-        *(pytest.param(job, marks=pytest.mark.full) for job in JOBS[2::3]),
-        *(pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS[3::3], *JOBS[4::3]]),
-    ],
-    ids=lambda job: "-".join(map(str, job)),
-)
+@pytest.mark.parametrize("job", [
+    *JOBS[:2], *(pytest.param(job, marks=pytest.mark.full) for job in JOBS[2::3]),
+    *(pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS[3::3], *JOBS[4::3]]),
+], ids=lambda job: "-".join(map(str, job)))  # fmt: skip
 def test_only_our_errors_come_out(tmp_path, job):
     counts, _ = mutate.work((*job, tmp_path))
     assert sum(counts.values()) == job[1]

@@ -26,15 +26,11 @@ from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, PowerSGD, Sharded, SparseAllReduce
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        ".".join(["a"] * 20_000) + " = 1", ".".join(["a"] * 200_000) + " = 1",
-        "\n".join(f"{'k' * 2000}{k} = 1" for k in range(900)), "epochs = " + "[" * 30_000,
-        "x = " + "{a = " * 9_000, "[" + ".".join(["a"] * 20_000) + "]"
-    ],
-    ids=["dotted", "dotted further", "long", "lists", "tables", "header"]
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    ".".join(["a"] * 20_000) + " = 1", ".".join(["a"] * 200_000) + " = 1",
+    "\n".join(f"{'k' * 2000}{k} = 1" for k in range(900)), "epochs = " + "[" * 30_000,
+    "x = " + "{a = " * 9_000, "[" + ".".join(["a"] * 20_000) + "]"
+], ids=["dotted", "dotted further", "long", "lists", "tables", "header"])  # fmt: skip
 def test_small_files_that_ask_for_much(tmp_path, text):
     (tmp_path / "run.toml").write_text(text)
     start = time.process_time()

@@ -261,15 +261,11 @@ def test_settings_of_byte_pairs_are_gone_by(tmp_path, tokenizer, text):
     assert kind.encode("12").tolist() == [*tokenizer.encode("1"), *tokenizer.encode("2")]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"tokenizer_class": "RobertaTokenizer"}, {"add_prefix_space": "yes"},
-        {"add_bos_token": True}, {"never_split": ["ay"]},
-        {"added_tokens_decoder": {"900": {"content": "<new>", "special": True}}},
-    ],
-    ids=lambda odd: next(iter(odd)),
-)  # fmt: skip
+@pytest.mark.parametrize("odd", [
+    {"tokenizer_class": "RobertaTokenizer"}, {"add_prefix_space": "yes"},
+    {"add_bos_token": True}, {"never_split": ["ay"]},
+    {"added_tokens_decoder": {"900": {"content": "<new>", "special": True}}},
+], ids=lambda odd: next(iter(odd)))  # fmt: skip
 def test_settings_that_would_make_other_ids_are_refused(tmp_path, tokenizer, odd):
     with pytest.raises(DataError, match=rf"{next(iter(odd))}.*AutoTokenizer"):
         byte_pairs_in(tmp_path, tokenizer.backend, **odd)
