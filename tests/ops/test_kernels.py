@@ -149,6 +149,7 @@ def expect_near(ops, row, size, kind, laid):
         np.testing.assert_array_equal(one, other, err_msg=f"{size}")
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("kind", ["f4", "f2"])
 @EVERY
 def test_numpy(row, kind):
@@ -187,6 +188,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(products, "_FEW", 1)
 
 
+@pytest.mark.few(24)
 @compiled_rows(ROWS)
 def test_compiled_of_any_size(backend, row, request, eager):
     for k, size in enumerate(row.sizes):
