@@ -182,7 +182,8 @@ def test_updates_of_any_shape_are_held_alike(rows, columns, transposed, rounding
     far.write(value)
     expect_same(near, far, device)
     change = np.float32(1e-3) * rng.standard_normal((rows, columns), np.float32)
-    change.reshape(-1)[: seed % 3] = [np.nan, np.inf][: seed % 3]
+    count = min(seed % 3, change.size)
+    change.reshape(-1)[:count] = [np.nan, np.inf][:count]
     for each, moved in ((near, change), (far, device.put(change))):
         array = each.lend()
         array += moved
