@@ -27,6 +27,7 @@ OUTPUT = re.compile(r"\n*```text title=\"Output\"\n(.*?)^```$", re.M | re.S)
 """What a block prints, directly after it."""
 
 
+@pytest.mark.few(45)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.full) if page.name in LONG else page for page in PAGES],

@@ -60,7 +60,7 @@ COMBINE = [
 ]
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(40, full=120)
 @pytest.mark.parametrize("features", COMBINE, ids=named)
 def test_pairs_train_as_the_plain_step(features, tmp_path):
     wrong, left_out = tried(features, tmp_path)

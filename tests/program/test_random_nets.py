@@ -117,7 +117,7 @@ PLANS = {
 }
 
 
-@pytest.mark.few(110, full=240)
+@pytest.mark.few(110, full=80)
 @pytest.mark.parametrize(("kernels", "level"), [("default", "none"), (KERNELS[-1], "cheap")])
 @pytest.mark.parametrize("name", PLANS)
 def test_each_part_and_action_is_as_by_the_layers(name, kernels, level):

@@ -52,7 +52,8 @@ def table():
                 draw.choice(list(OPTIONS)), draw.choice(["none", "none", "cheap"]),
                 draw.random() < 0.3,
             )  # fmt: skip
-            yield pytest.param(*chosen, marks=[pytest.mark.full] if k else [])
+            marks = ([], [pytest.mark.full], [pytest.mark.slow], [pytest.mark.slow])[k]
+            yield pytest.param(*chosen, marks=marks)
 
 
 @pytest.mark.parametrize(("rule", "stage", "net", "options", "level", "weighted"), list(table()))
