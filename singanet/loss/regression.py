@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from singanet.base.arguments import checked_number
 from singanet.errors import DataError, ShapeError
 from singanet.loss.loss import Loss, checked_positive, real_targets, unit_targets
 from singanet.ops import Ops, ops_for
@@ -377,4 +378,55 @@ def _expect_sides(y: Array) -> None:
             expected="targets among -1, 0 and 1",
             received=f"{float(y[wrong][0]):g}",
             advice="pass 1 if the second vector is the positive one, as usual",
+        )
+
+
+class MarginRanking(Loss):
+    """max(0, margin − y (x₁ − x₂)) for two scores ``x`` (B, 2) and ``y`` (B,); a sample a position.
+
+    If y is 1, the first score should be the higher, if −1, the second. A net that scores one item
+    is called on both by `TimeDistributed`.
+
+    Args:
+        margin: The margin, at least 0.
+        reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[0.5, 0.2]]), np.array([1])
+        >>> round(singanet.loss.MarginRanking(margin=1.0).evaluate(False, x, y), 4)
+        0.7
+    """
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        least, usual = "a finite number of at least 0", "0 asks for the order alone, 1 is usual"
+        self.margin = checked_number(
+            "MarginRanking(margin=)", margin, least, lambda m: m >= 0, usual
+        )
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        if x.ndim != 2 or x.shape[1] != 2:
+            raise ShapeError(
+                "MarginRanking",
+                expected="outputs of shape (batch, 2): the scores of both items",
+                received=f"outputs of shape {x.shape}",
+                advice="join two scores by Concat, or score both by TimeDistributed and Flatten",
+            )
+        y = real_targets("MarginRanking", x[:, 0], y)
+        ops.check(_expect_order, y)
+        losses = ops.maximum(self.margin - y * (x[:, 0] - x[:, 1]), 0)
+        return losses, y * (losses > 0)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        return ops.concat([-saved[:, None], saved[:, None]], 1)
+
+
+def _expect_order(y: Array) -> None:
+    wrong = (y != 1) & (y != -1)
+    if bool(wrong.any()):
+        raise DataError(
+            "MarginRanking",
+            expected="targets that are 1 or -1",
+            received=f"{float(y[wrong][0]):g}",
+            advice="pass 1 if the first item is the higher, -1 if the second; leave ties out",
         )

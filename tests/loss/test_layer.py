@@ -121,6 +121,7 @@ HALF = {
     "Hinge": (LARGE, 2 * YES - 1),
     "Huber": (LARGE, -LARGE / 3),
     "KLDivergence": (SHARES, SHARES),
+    "MarginRanking": (SCORES[:, :2] * 100, np.array([1, -1, -1, 1])),
     "MeanAbsoluteError": (LARGE, -LARGE / 3),
     "MeanSquaredError": (LARGE, -LARGE / 3),
     "Poisson": (CHANCES + 1, 100 * YES),

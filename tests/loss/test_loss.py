@@ -20,6 +20,7 @@ from singanet.loss import (
     Hinge,
     Huber,
     KLDivergence,
+    MarginRanking,
     MeanAbsoluteError,
     Poisson,
     SmoothL1,
@@ -195,6 +196,8 @@ CASES = {
                                smooth=0.1),
     "triplet": LossCase(TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len,
                         triplet),
+    "ranking": LossCase(MarginRanking, SCORES[:, :2].copy(), np.array([1, -1, 1, -1, 1]), len,
+                        lambda x, y: np.maximum(0, 0.5 - y * (x[:, 0] - x[:, 1])), margin=0.5),
 }  # fmt: skip
 
 
@@ -247,6 +250,13 @@ def triplets(near, far):
     )
 
 
+def ranking(y):
+    return lambda torch, t: torch.nn.functional.margin_ranking_loss(
+        t[:, 0], t[:, 1], torch.tensor(y), 0.7
+    )
+
+
+ORDER = np.array([1, -1, 1, -1, -1])
 THREES = rng.normal(size=(6, 3, 4))
 PEERS = {
     "L1Loss": (MeanAbsoluteError(), SCORES, REALS, of_torch("L1Loss")),
@@ -257,6 +267,7 @@ PEERS = {
     "gaussian_nll_loss": (GaussianNLL(), SEQUENCE, TARGETS[..., :3], gaussian_nll),
     "cosine_similarity": (CosineSimilarity(), SEQUENCE, TARGETS, cosine_similarity),
     "triplet_margin_loss": (TripletMargin(0.7), THREES, np.ones(6, int), triplets(1, 2)),
+    "margin_ranking_loss": (MarginRanking(0.7), SCORES[:, :2], ORDER, ranking),
     "triplets, swapped": (TripletMargin(0.7), THREES, np.zeros(6, int), triplets(2, 1)),
 }
 
@@ -326,6 +337,8 @@ WRONG_TARGETS = [
     (Hinge(), np.zeros(3), np.array([1, 2, 0]), "among -1, 0 and 1; received 2"),
     (Hinge(), np.zeros(1), np.array([np.nan]), "received nan"),
     (TripletMargin(), np.zeros((1, 3, 4)), np.array([2]), "among -1, 0 and 1; received 2"),
+    *[(MarginRanking(), np.zeros((1, 2)), np.array([y]), f"1 or -1; received {y}")
+      for y in (0, 2, np.nan)],
     (Dice(), np.zeros((1, 3)), np.full((1, 3), 1.5), "from 0 to 1"),
     (Poisson(), np.zeros((2, 1)), np.array([[1.0], [-1.0]]),
      "Poisson: expected targets of at least 0; received -1"),
@@ -346,12 +359,15 @@ WRONG_SHAPES = [
     (TripletMargin(), (3, 2, 4), (3,), "TripletMargin.*anchor, positive, negative"),
     (TripletMargin(), (3, 3, 4), (3, 1), "TripletMargin"),
     (TripletMargin(), (3, 3), (3,), "TripletMargin"),
+    *[(MarginRanking(), shape, (3,), "MarginRanking.*both items") for shape in ((3, 3), (3,))],
+    (MarginRanking(), (3, 2), (3, 2), "MarginRanking"),
     (GaussianNLL(), (2, 3), (2, 1), "GaussianNLL: expected outputs of shape.*2 D"),
     (GaussianNLL(), (2, 4), (2, 1), r"GaussianNLL.*\(2, 2\)"),
 ]  # fmt: skip
 WRONG_ARGUMENTS = [
     *[(partial(Hinge, margin), "margin") for margin in (0, -1.0, float("nan"), None)],
     *[(partial(Huber, delta), "delta") for delta in (0, -1.0, float("inf"), "1")],
+    *[(partial(MarginRanking, bad), r"MarginRanking\(margin=\)") for bad in (-1, "1", np.inf)],
     (partial(SmoothL1, 0), r"SmoothL1\(beta=\)"),
     *[(partial(kind, bad), "a finite number above 0")
       for kind in (Dice, TripletMargin) for bad in (0, -1.0, "1", float("inf"))],

@@ -655,6 +655,13 @@ def triplet(pair):
     told(pair, "outputs: one array (B, 3, D); targets: 1")
 
 
+@reduced("MarginRankingLoss", margin=[0.0, 0.5, 2.0])
+def ranking(pair):
+    x, y = pair.normal(4, 2), 2 * pair.draw.integers(0, 2, 4) - 1
+    same_loss(pair, x, y, lambda x, y: (*x.unbind(1), y))
+    told(pair, "outputs: one array (B, 2); targets: 1 and -1")
+
+
 # --- rules ----------------------------------------------------------------------------------------
 
 
