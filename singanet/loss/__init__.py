@@ -30,6 +30,7 @@ from singanet.loss.regression import (
     SmoothL1,
     SquaredError,
     TripletMargin,
+    Tversky,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "SoftmaxFocal",
     "SquaredError",
     "TripletMargin",
+    "Tversky",
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name

@@ -278,7 +278,73 @@ class CosineSimilarity(Loss):
         return (along * cosine - target) / length
 
 
-class Dice(Loss):
+class Tversky(Loss):
+    """1 − (tp + ε) / (tp + α fp + β fn + ε) for scores ``x``, p = σ(x), and ``y`` in [0, 1].
+
+    tp = Σ p y, false positives fp = Σ p (1 − y), false negatives fn = Σ (1 − p) y. Both arrays have
+    one shape. For images (B, C, ...) a position is a channel of a sample, and the sums are over its
+    pixels; for rows (B, D) it is a sample. α = β = ½ gives `Dice`, of twice the ``smooth``. Salehi
+    et al., 2017.
+
+    Args:
+        alpha: α, the weight of false positives, at least 0.
+        beta: β, the weight of false negatives, at least 0; above ½ favours recall.
+        smooth: ε, above 0. The loss of an empty channel with p = 0 is 0.
+        reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[9.0, -9.0]]), np.array([[1.0, 1.0]])
+        >>> round(singanet.loss.Tversky(alpha=0.3, beta=0.7).evaluate(False, x, y), 4)
+        0.2592
+    """
+
+    link_name = "sigmoid"
+    _hits = 1.0
+    """The weight of true positives."""
+
+    def __init__(
+        self, alpha: float = 0.5, beta: float = 0.5, smooth: float = 1.0, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        kind, usual = type(self).__name__, "0.3 and 0.7 favour recall, 0.5 and 0.5 are Dice"
+        least = "a finite number of at least 0"
+        self.alpha = checked_number(f"{kind}(alpha=)", alpha, least, lambda a: a >= 0, usual)
+        # With both 0 the loss would be 0 for any outputs.
+        least = least if self.alpha else "a finite number above 0, since alpha is 0"
+        self.beta = checked_number(
+            f"{kind}(beta=)", beta, least, lambda b: b >= 0 and self.alpha + b > 0, usual
+        )
+        self.smooth = checked_positive(f"{kind}(smooth=)", smooth)
+
+    def count(self, x: Array, y: Array) -> float:
+        """Channels of samples, or samples."""
+        return prod(x.shape[:2]) if x.ndim > 2 else len(x)
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        kind = type(self).__name__
+        if x.ndim < 2:
+            raise ShapeError(
+                kind,
+                expected="outputs of shape (batch, channels, ...) or (batch, elements)",
+                received=f"outputs of shape {x.shape}",
+                advice="give the net an output for every pixel",
+            )
+        y = unit_targets(kind, ops, x, y)
+        p = ops.sigmoid(x)
+        axes = tuple(range(2, x.ndim)) or (1,)
+        # The slope of the divisor by p is the factor of p in it.
+        slope = self.alpha + (self._hits - self.alpha - self.beta) * y
+        both = self._hits * (p * y).sum(axis=axes, keepdims=True) + self.smooth
+        each = (slope * p + self.beta * y).sum(axis=axes, keepdims=True) + self.smooth
+        losses = 1 - both / each
+        return losses.reshape(x.shape[: len(x.shape) - len(axes)]), (p, y, both, each, slope)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        p, y, both, each, slope = saved
+        return (both / each * slope - self._hits * y) / each * p * (1 - p)
+
+
+class Dice(Tversky):
     """1 − (2 Σ p y + ε) / (Σ p + Σ y + ε) for scores ``x``, p = σ(x), and ``y`` in [0, 1].
 
     Both have one shape. For images (B, C, ...) a position is a channel of a sample, and the sums
@@ -294,35 +360,10 @@ class Dice(Loss):
         0.0001
     """
 
-    link_name = "sigmoid"
+    _hits = 2.0
 
     def __init__(self, smooth: float = 1.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.smooth = checked_positive("Dice(smooth=)", smooth)
-
-    def count(self, x: Array, y: Array) -> float:
-        """Channels of samples, or samples."""
-        return prod(x.shape[:2]) if x.ndim > 2 else len(x)
-
-    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        if x.ndim < 2:
-            raise ShapeError(
-                "Dice",
-                expected="outputs of shape (batch, channels, ...) or (batch, elements)",
-                received=f"outputs of shape {x.shape}",
-                advice="give the net an output for every pixel",
-            )
-        y = unit_targets("Dice", ops, x, y)
-        p = ops.sigmoid(x)
-        axes = tuple(range(2, x.ndim)) or (1,)
-        both = 2 * (p * y).sum(axis=axes, keepdims=True) + self.smooth
-        each = (p + y).sum(axis=axes, keepdims=True) + self.smooth
-        losses = 1 - both / each
-        return losses.reshape(x.shape[: len(x.shape) - len(axes)]), (p, y, both, each)
-
-    def gradient(self, ops: Ops, saved: Any) -> Array:
-        p, y, both, each = saved
-        return (both / each - 2 * y) / each * p * (1 - p)
+        super().__init__(1.0, 1.0, smooth, reduction)
 
 
 class TripletMargin(Loss):

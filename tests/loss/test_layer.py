@@ -133,6 +133,7 @@ HALF = {
     "SquaredError": (LARGE, -LARGE / 3),
     "TripletMargin": (HALVES.standard_normal((3, 3, 500)) * 900,
         np.array([1, -1, 1])),
+    "Tversky": (CHANCES, YES),
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from singanet.loss import (
     SmoothL1,
     SquaredError,
     TripletMargin,
+    Tversky,
 )
 from singanet.optimizer import SGD
 from tests.kit.losses import LossCase, beside_torch, elements, rows
@@ -120,6 +121,15 @@ def dice(smooth):
     return formula
 
 
+def tversky(alpha, beta, smooth):
+    def formula(x, y):
+        axes, p = tuple(range(2, x.ndim)) if x.ndim > 2 else 1, sigmoid(x)
+        hits, wrong, missed = ((a * b).sum(axes) for a, b in ((p, y), (p, 1 - y), (1 - p, y)))
+        return 1 - (hits + smooth) / (hits + alpha * wrong + beta * missed + smooth)
+
+    return formula
+
+
 def triplet(x, y):
     a, p, n = (x[:, k] for k in range(3))
     distances = [np.sqrt(((a - b + 1e-6) ** 2).sum(-1)) for b in (p, n)]
@@ -194,6 +204,10 @@ CASES = {
     "dice": LossCase(Dice, SCORES, MULTI_HOT, len, dice(1.0)),
     "dice of images": LossCase(Dice, PICTURES, SHARES, lambda x: x.shape[0] * x.shape[1], dice(0.1),
                                smooth=0.1),
+    "tversky": LossCase(Tversky, SCORES, MULTI_HOT, len, tversky(0.3, 0.7, 1.0), alpha=0.3,
+                        beta=0.7),
+    "tversky of images": LossCase(Tversky, PICTURES, SHARES, lambda x: x.shape[0] * x.shape[1],
+                                  tversky(0.0, 1.5, 0.1), alpha=0.0, beta=1.5, smooth=0.1),
     "triplet": LossCase(TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len,
                         triplet),
     "ranking": LossCase(MarginRanking, SCORES[:, :2].copy(), np.array([1, -1, 1, -1, 1]), len,
@@ -289,6 +303,18 @@ def test_dice_equals_keras():
     assert Dice(1e-7).evaluate(False, x, y) == pytest.approx(float(theirs), rel=1e-6)
 
 
+def test_tversky_equals_keras_and_half_of_each_is_dice():
+    keras = pytest.importorskip("keras")
+    x, y = rng.normal(size=(3, 2, 4, 5)), rng.integers(0, 2, (3, 2, 4, 5)).astype(float)
+    # Keras' false positives are the misses of the targets: it has alpha and beta the other way.
+    theirs = keras.losses.Tversky(alpha=0.8, beta=0.3, axis=(2, 3), dtype="float64")(y, sigmoid(x))
+    found = Tversky(alpha=0.3, beta=0.8, smooth=1e-9).evaluate(False, x, y)
+    assert found == pytest.approx(float(theirs), rel=1e-6)
+    assert Tversky(0.5, 0.5, 0.5).evaluate(False, x, y) == pytest.approx(
+        Dice().evaluate(False, x, y)
+    )
+
+
 # -- ends of ranges -------------------------------------------------------------------------------
 
 
@@ -339,7 +365,8 @@ WRONG_TARGETS = [
     (TripletMargin(), np.zeros((1, 3, 4)), np.array([2]), "among -1, 0 and 1; received 2"),
     *[(MarginRanking(), np.zeros((1, 2)), np.array([y]), f"1 or -1; received {y}")
       for y in (0, 2, np.nan)],
-    (Dice(), np.zeros((1, 3)), np.full((1, 3), 1.5), "from 0 to 1"),
+    *[(kind(), np.zeros((1, 3)), np.full((1, 3), 1.5), f"{kind.__name__}.*from 0 to 1")
+      for kind in (Dice, Tversky)],
     (Poisson(), np.zeros((2, 1)), np.array([[1.0], [-1.0]]),
      "Poisson: expected targets of at least 0; received -1"),
     *[(KLDivergence(), np.zeros((2, 2)), np.array([[0.5, 0.5], row]),
@@ -368,6 +395,9 @@ WRONG_ARGUMENTS = [
     *[(partial(Hinge, margin), "margin") for margin in (0, -1.0, float("nan"), None)],
     *[(partial(Huber, delta), "delta") for delta in (0, -1.0, float("inf"), "1")],
     *[(partial(MarginRanking, bad), r"MarginRanking\(margin=\)") for bad in (-1, "1", np.inf)],
+    *[(partial(Tversky, *bad), words) for *bad, words in (
+        (-1, 1, r"Tversky\(alpha=\)"), (1, np.inf, r"\(beta=\)"), (0, 0, "above 0, since alpha"),
+        (1, 1, 0, r"Tversky\(smooth=\)"))],
     (partial(SmoothL1, 0), r"SmoothL1\(beta=\)"),
     *[(partial(kind, bad), "a finite number above 0")
       for kind in (Dice, TripletMargin) for bad in (0, -1.0, "1", float("inf"))],

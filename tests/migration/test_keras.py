@@ -530,6 +530,17 @@ loss_of("SquaredHinge", **SIGNS, more={"squared": True})
 loss_of("KLDivergence", x=normal((6, 4)), y=lambda pair, x: pair.draw.dirichlet(np.ones(4), 6).astype("f4"), turn=lambda x: torch.softmax(x, -1))  # noqa: E501
 loss_of("Poisson", x=normal((6, 3)), y=lambda pair, x: pair.draw.integers(0, 4, x.shape).astype("f4"), turn=torch.exp, each=True)  # noqa: E501
 loss_of("Dice", **IMAGES, turn=torch.sigmoid, more={"smooth": 1e-7}, axis=(1, 2, 3))
+
+
+SIDES = {"alpha": [0.3, 0.5], "beta": [0.7, 1.5]}
+
+
+@row(LOSSES, "Tversky", values={"reduction": REDUCED["reduction"]}, **WAYS, **SIDES)
+def check_tversky(pair, same):
+    x = pair.normal(2, 1, 4, 5).astype(np.float32)
+    compared(pair, x, zeros_and_ones(pair, x), turn=torch.sigmoid, more={"smooth": 1e-7}, axis=(1, 2, 3))  # noqa: E501
+
+
 # fmt: on
 
 

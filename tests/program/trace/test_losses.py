@@ -58,6 +58,7 @@ CASES = {
     "sigmoid, smoothed": (lambda: losses.SigmoidCrossEntropy(label_smoothing=0.1), bits),
     "sigmoid, focal": (lambda: losses.SigmoidFocal(alpha=0.25), bits),
     "sigmoid, dice": (losses.Dice, bits),
+    "sigmoid, tversky": (lambda: losses.Tversky(0.3, 0.7), bits),
     "binary": (losses.BinaryCrossEntropy, bits),
     "categorical": (losses.CategoricalCrossEntropy, labels),
     "categorical, shares": (lambda: losses.CategoricalCrossEntropy(0.1), shares),
