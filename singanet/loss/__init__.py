@@ -15,6 +15,7 @@ from singanet.loss.classification import (
     SoftmaxCrossEntropy,
     SoftmaxFocal,
 )
+from singanet.loss.contrastive import InfoNCE, MultipleNegativesRanking
 from singanet.loss.ctc import CTC
 from singanet.loss.head_loss import HeadLoss, MultiLoss
 from singanet.loss.loss import Loss
@@ -43,12 +44,14 @@ __all__ = [
     "HeadLoss",
     "Hinge",
     "Huber",
+    "InfoNCE",
     "KLDivergence",
     "Loss",
     "MarginRanking",
     "MeanAbsoluteError",
     "MeanSquaredError",
     "MultiLoss",
+    "MultipleNegativesRanking",
     "Poisson",
     "SigmoidCrossEntropy",
     "SigmoidFocal",

@@ -86,8 +86,7 @@ class LossLayer(Layer):
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
             factor = weight * spread(factor, weight)
-        dx = self.loss._gradient_masked(ctx.ops, saved["saved"])
-        dx *= spread(factor, dx)
+        dx = self.loss._weighed_gradient(ctx.ops, saved["saved"], factor)
         return [
             dx.astype(saved["kind"], copy=False),
             None,
@@ -255,12 +254,8 @@ class Loss(Counted, Configurable, ABC):
                 advice="call forward(True, x, y) first; evaluation saves nothing",
             )
         ops, saved, scale, sample_weight, kind = self._kept.pop()
-        dx = self._gradient_masked(ops, saved)
-        if sample_weight is not None:
-            dx *= spread(sample_weight * scale, dx)
-        elif not isinstance(scale, float) or scale != 1.0:
-            dx *= scale
-        return dx.astype(kind, copy=False)
+        factor = scale if sample_weight is None else sample_weight * scale
+        return self._weighed_gradient(ops, saved, factor).astype(kind, copy=False)
 
     def of_samples(
         self,
@@ -270,7 +265,7 @@ class Loss(Counted, Configurable, ABC):
         weight: Array | None = None,
         mask: Array | None = None,
     ) -> tuple[Array, Any, Any]:
-        """Return the losses (B,) of `forward`, arrays for `_gradient_masked`, and the count.
+        """Return the losses (B,) of `forward`, arrays for `_weighed_gradient`, and the count.
 
         ``x`` are outputs, ``y`` targets, ``ops`` the kernels, and ``mask`` is 0 at steps that do
         not count. The mean of the losses is the mean over all positions; `_count_there` counts
@@ -306,11 +301,18 @@ class Loss(Counted, Configurable, ABC):
             losses *= weight
         return losses
 
-    def _gradient_masked(self, ops: Ops, saved: Any) -> Array:
-        """Return the `gradient` for the arrays of `of_samples`, with zeros at masked steps."""
+    def _weighed_gradient(self, ops: Ops, saved: Any, factor: Any) -> Array:
+        """Return the `gradient` times ``factor``, with zeros at masked steps.
+
+        ``saved`` is from `of_samples`; ``factor`` is a number, or has one a sample or position.
+        """
         dx, mask = self.gradient(ops, saved[0]), saved[1]
         if mask is not None:
             ops.xp.copyto(dx, 0, where=~spread(mask, dx))
+        if not isinstance(factor, float):
+            dx *= spread(factor, dx)
+        elif factor != 1.0:
+            dx *= factor
         return dx
 
     def _compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:

@@ -210,6 +210,24 @@ class LossCase:
         np.testing.assert_array_equal(self.trained(loss=loss)[1], wanted)
 
 
+class BatchCase(LossCase):
+    """A `LossCase` of a loss whose samples are each other's negatives."""
+
+    def check_sample_weights_multiply(self, _):
+        """Its own loss, not the gradient of the sample."""
+        weight = np.linspace(0, 2, len(self.x))
+        values, dx = self.trained(sample_weight=weight)
+        np.testing.assert_allclose(values, weight * self.make().forward(kEval, self.x, self.y))
+        wanted = slope(self.make(), self.x, self.y, sample_weight=weight)
+        np.testing.assert_allclose(dx, wanted, atol=1e-8)
+        assert dx[0].any()
+
+    def check_one_value_a_sample_and_evaluate_is_their_mean(self, _):
+        values = self.make().forward(False, self.x, self.y)
+        assert values.shape == (len(self.x),)
+        assert self.make().evaluate(kEval, self.x, self.y) == pytest.approx(np.mean(values))
+
+
 def beside_torch(loss, x, y, function, rtol=1e-12, atol=1e-14):
     """Compare value and gradient with those of ``function(torch, tensor of x)``."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")

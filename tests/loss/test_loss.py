@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import Input
 from singanet import loss as losses
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Dense
@@ -19,9 +20,11 @@ from singanet.loss import (
     GaussianNLL,
     Hinge,
     Huber,
+    InfoNCE,
     KLDivergence,
     MarginRanking,
     MeanAbsoluteError,
+    MultipleNegativesRanking,
     Poisson,
     SmoothL1,
     SquaredError,
@@ -29,7 +32,7 @@ from singanet.loss import (
     Tversky,
 )
 from singanet.optimizer import SGD
-from tests.kit.losses import LossCase, beside_torch, elements, rows
+from tests.kit.losses import BatchCase, LossCase, beside_torch, elements, rows, slope
 
 rng = np.random.default_rng(3)
 SCORES, REALS = 3 * rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
@@ -136,6 +139,19 @@ def triplet(x, y):
     return np.maximum(0, np.where(y > 0, 1, -1) * (distances[0] - distances[1]) + 1.0)
 
 
+def among(scale):
+    """Each query by itself: the share of its key among all that follow the queries."""
+
+    def formula(x, y):
+        units = x / np.sqrt((x * x).sum(-1, keepdims=True))
+        of_keys = [np.exp(scale * np.einsum("d,bkd->bk", q, units[:, 1:])) for q in units[:, 0]]
+        return [
+            -w * np.log(e[k, 0] / e.sum()) for k, (w, e) in enumerate(zip(y, of_keys, strict=True))
+        ]
+
+    return formula
+
+
 SOFTMAX, CATEGORICAL = losses.SoftmaxCrossEntropy, losses.CategoricalCrossEntropy
 SIGMOID, BINARY = losses.SigmoidCrossEntropy, losses.BinaryCrossEntropy
 SMOOTHED, MOSTLY = {"label_smoothing": 0.3}, 0.8 * DISTRIBUTIONS + 0.2 / 6
@@ -210,6 +226,10 @@ CASES = {
                                   tversky(0.0, 1.5, 0.1), alpha=0.0, beta=1.5, smooth=0.1),
     "triplet": LossCase(TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len,
                         triplet),
+    "info nce": BatchCase(InfoNCE, rng.normal(size=(5, 2, 4)), np.ones(5), len, among(5.0),
+                          temperature=0.2),
+    "negatives": BatchCase(MultipleNegativesRanking, rng.normal(size=(5, 4, 3)),
+                           np.array([1, 0.5, 2, 0, 1]), len, among(3.0), scale=3.0),
     "ranking": LossCase(MarginRanking, SCORES[:, :2].copy(), np.array([1, -1, 1, -1, 1]), len,
                         lambda x, y: np.maximum(0, 0.5 - y * (x[:, 0] - x[:, 1])), margin=0.5),
 }  # fmt: skip
@@ -270,6 +290,19 @@ def ranking(y):
     )
 
 
+def in_batch(temperature):
+    def function(y):
+        def loss(torch, t):
+            units = torch.nn.functional.normalize(t, dim=2)
+            keys = units[:, 1:].transpose(0, 1).flatten(0, 1)
+            scores = units[:, 0] @ keys.T / temperature
+            return torch.nn.functional.cross_entropy(scores, torch.arange(len(t)))
+
+        return loss
+
+    return function
+
+
 ORDER = np.array([1, -1, 1, -1, -1])
 THREES = rng.normal(size=(6, 3, 4))
 PEERS = {
@@ -281,6 +314,8 @@ PEERS = {
     "gaussian_nll_loss": (GaussianNLL(), SEQUENCE, TARGETS[..., :3], gaussian_nll),
     "cosine_similarity": (CosineSimilarity(), SEQUENCE, TARGETS, cosine_similarity),
     "triplet_margin_loss": (TripletMargin(0.7), THREES, np.ones(6, int), triplets(1, 2)),
+    "cross_entropy of cosines": (InfoNCE(0.3), THREES, np.ones(6), in_batch(0.3)),
+    "hard negatives": (MultipleNegativesRanking(), THREES, np.ones(6), in_batch(0.05)),
     "margin_ranking_loss": (MarginRanking(0.7), SCORES[:, :2], ORDER, ranking),
     "triplets, swapped": (TripletMargin(0.7), THREES, np.zeros(6, int), triplets(2, 1)),
 }
@@ -313,6 +348,19 @@ def test_tversky_equals_keras_and_half_of_each_is_dice():
     assert Tversky(0.5, 0.5, 0.5).evaluate(False, x, y) == pytest.approx(
         Dice().evaluate(False, x, y)
     )
+
+
+def test_factors_of_samples_reach_the_negatives_of_a_drawn_loss():
+    """The gradient of Σ dy · loss of a loss drawn as a symbol, weighed, is the numerical one."""
+    x, y, w = (Input(name, shape) for name, shape in (("x", (3, 2)), ("y", ()), ("w", ())))
+    loss = MultipleNegativesRanking(3.0)
+    net = singanet.FeedForwardNet(inputs=[x, y, w], outputs=loss(x, y, w, name="it"))
+    feed = {"x": rng.normal(size=(4, 3, 2)), "y": np.ones(4), "w": np.array([1.0, 2.0, 0.0, 3.0])}
+    dy = np.array([0.5, 1.0, 2.0, -1.0])
+    found = net.gradients("it", "x", {k: v.astype("f4") for k, v in feed.items()},
+                          dys=dy.astype("f4"))["x"]  # fmt: skip
+    wanted = 4 * slope(loss, feed["x"], feed["y"], sample_weight=feed["w"] * dy)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 # -- ends of ranges -------------------------------------------------------------------------------
@@ -363,6 +411,8 @@ WRONG_TARGETS = [
     (Hinge(), np.zeros(3), np.array([1, 2, 0]), "among -1, 0 and 1; received 2"),
     (Hinge(), np.zeros(1), np.array([np.nan]), "received nan"),
     (TripletMargin(), np.zeros((1, 3, 4)), np.array([2]), "among -1, 0 and 1; received 2"),
+    *[(kind(), np.ones((2, 2, 3)), np.array(y), f"{kind.__name__}.*weights of the pairs")
+      for kind in (InfoNCE, MultipleNegativesRanking) for y in ([0, 0], [1, -1], [np.nan, 1])],
     *[(MarginRanking(), np.zeros((1, 2)), np.array([y]), f"1 or -1; received {y}")
       for y in (0, 2, np.nan)],
     *[(kind(), np.zeros((1, 3)), np.full((1, 3), 1.5), f"{kind.__name__}.*from 0 to 1")
@@ -387,6 +437,8 @@ WRONG_SHAPES = [
     (TripletMargin(), (3, 3, 4), (3, 1), "TripletMargin"),
     (TripletMargin(), (3, 3), (3,), "TripletMargin"),
     *[(MarginRanking(), shape, (3,), "MarginRanking.*both items") for shape in ((3, 3), (3,))],
+    *[(InfoNCE(), shape, (3,), "InfoNCE.*query, key") for shape in ((3, 1, 4), (3, 4))],
+    (InfoNCE(), (3, 2, 4), (3, 2), "InfoNCE"),
     (MarginRanking(), (3, 2), (3, 2), "MarginRanking"),
     (GaussianNLL(), (2, 3), (2, 1), "GaussianNLL: expected outputs of shape.*2 D"),
     (GaussianNLL(), (2, 4), (2, 1), r"GaussianNLL.*\(2, 2\)"),
@@ -398,6 +450,8 @@ WRONG_ARGUMENTS = [
     *[(partial(Tversky, *bad), words) for *bad, words in (
         (-1, 1, r"Tversky\(alpha=\)"), (1, np.inf, r"\(beta=\)"), (0, 0, "above 0, since alpha"),
         (1, 1, 0, r"Tversky\(smooth=\)"))],
+    (partial(InfoNCE, 0), r"InfoNCE\(temperature=\)"),
+    (partial(MultipleNegativesRanking, -1), r"MultipleNegativesRanking\(scale=\)"),
     (partial(SmoothL1, 0), r"SmoothL1\(beta=\)"),
     *[(partial(kind, bad), "a finite number above 0")
       for kind in (Dice, TripletMargin) for bad in (0, -1.0, "1", float("inf"))],

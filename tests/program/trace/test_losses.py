@@ -79,6 +79,8 @@ CASES = {
     # Of parts and of positions.
     "gaussian": (losses.GaussianNLL, lambda rng: rng.standard_normal((6, 2, 3)), (2, 6)),
     "triplets": (losses.TripletMargin, lambda rng: rng.integers(0, 2, 6), (3, 4)),
+    "pairs": (losses.InfoNCE, lambda rng: np.ones(6), (2, 4)),
+    "negatives": (lambda: losses.MultipleNegativesRanking(3.0), lambda rng: rng.random(6), (3, 4)),
     "ranking": (lambda: losses.MarginRanking(0.1), lambda rng: 2 * rng.integers(0, 2, 6) - 1, (2,)),
     "ctc": (lambda: losses.CTC(blank=0), lambda rng: rng.integers(1, 4, (6, 1)), (3, 4)),
 }  # fmt: skip
