@@ -295,7 +295,7 @@ class Tversky(Loss):
     Examples:
         >>> x, y = np.array([[9.0, -9.0]]), np.array([[1.0, 1.0]])
         >>> round(singanet.loss.Tversky(alpha=0.3, beta=0.7).evaluate(False, x, y), 4)
-        0.2592
+        0.2593
     """
 
     link_name = "sigmoid"
