@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_number, is_int
-from singanet.errors import ArgumentError, DataError, ShapeError, brief
+from singanet.base.arguments import checked_number
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import (
     Loss,
     checked_gamma,
+    checked_ignored,
     checked_positive,
     checked_smoothing,
     class_labels,
@@ -245,14 +246,7 @@ class _OfClasses(Loss):
     ) -> None:
         super().__init__(reduction)
         self.label_smoothing = checked_smoothing(type(self).__name__, label_smoothing)
-        if ignore_index is not None and not is_int(ignore_index, -(1 << 63)):
-            raise ArgumentError(
-                f"{type(self).__name__}(ignore_index=)",
-                expected="an int, the label of ignored positions, or None",
-                received=brief(ignore_index),
-                advice="-100 is PyTorch's",
-            )
-        self.ignore_index = ignore_index
+        self.ignore_index = checked_ignored(type(self).__name__, ignore_index)
         self._class_weight = _checked_class_weight(type(self).__name__, class_weight)
 
     def count(self, x: Array, y: Array) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from singanet.base.arguments import checked_number, is_training
+from singanet.base.arguments import checked_number, is_int, is_training
 from singanet.base.columns import is_sparse
 from singanet.base.described import Configurable, Counted
 from singanet.base.kinds import native, reshaping, snake_case
@@ -664,6 +664,18 @@ def checked_smoothing(where: str, smoothing: Any) -> float:
     """Check the ``label_smoothing`` of a loss. Errors: a value that is not in [0, 1)."""
     usual, where = "0.1 is usual, 0 smooths nothing", f"{where}(label_smoothing=)"
     return checked_number(where, smoothing, "a number in [0, 1)", lambda s: 0 <= s < 1, usual)
+
+
+def checked_ignored(where: str, label: int | None) -> int | None:
+    """Return the ``ignore_index`` of a loss or metric. Errors: neither an int nor None."""
+    if label is not None and not is_int(label, -(1 << 63)):
+        raise ArgumentError(
+            f"{where}(ignore_index=)",
+            expected="an int, the label of ignored positions, or None",
+            received=brief(label),
+            advice="-100 is PyTorch's",
+        )
+    return label
 
 
 def checked_positive(where: str, value: Any) -> float:

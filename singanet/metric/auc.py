@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError, DataError, ShapeError, brief, one_of
+from singanet.loss.loss import checked_ignored, counted_positions
 from singanet.metric.metric import Metric
 from singanet.types import Array
 
@@ -30,6 +31,7 @@ class AUC(Metric):
         curve: "roc" for the area under the ROC curve, or "pr" for the area under precision over
             recall, as steps: average precision.
         average: "macro" for the mean over classes or labels; None for a single positive class.
+        ignore_index: An integer label that does not count, or None; of labels (B, C) an element.
 
     Examples:
         >>> x, y = np.array([0.9, 0.4, 0.6, 0.2]), np.array([1, 0, 1, 0])
@@ -42,7 +44,9 @@ class AUC(Metric):
     gathered = ("samples", "_scores", "_rests", "_positive", "_weight")
     of_none = math.nan
 
-    def __init__(self, curve: str = "roc", average: str | None = None) -> None:
+    def __init__(
+        self, curve: str = "roc", average: str | None = None, ignore_index: int | None = None
+    ) -> None:
         for name, given, known in (
             ("curve", curve, ("roc", "pr")),
             ("average", average, (None, "macro")),
@@ -55,6 +59,7 @@ class AUC(Metric):
                     advice="AUC('pr', average='macro') is the mean of the classes' precision",
                 )
         self.curve, self.average = curve, average
+        self.ignore_index = checked_ignored("AUC", ignore_index)
         super().__init__()
 
     @property
@@ -73,8 +78,13 @@ class AUC(Metric):
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Add a batch."""
         ops, x, y = self._outputs(x, y)
-        batch = len(x)
         weights = self._weights(ops, weight, x.shape[:1])
+        if self.ignore_index is not None and y.shape in (x.shape[:1], (len(x), 1)):
+            given = [] if weights is None else [weights]
+            there = y.reshape(-1) != self.ignore_index
+            x, y, *given = counted_positions(x, y, there, *given)
+            weights = given[0] if given else None
+        batch = len(x)
         if weights is not None and not self._weight:
             self._weight.append(np.ones(self.samples))
         if self._weight:
@@ -119,16 +129,21 @@ class AUC(Metric):
                 advice="omit average for one score per sample",
             )
         if y.shape == x.shape:
-            if y.dtype.kind not in "fiub" or not bool(((y == 0) | (y == 1)).all()):
+            known = (y == 0) | (y == 1)
+            if self.ignore_index is not None:
+                known |= y == self.ignore_index
+            if y.dtype.kind not in "fiub" or not bool(known.all()):
                 raise DataError(
                     "AUC(average='macro')",
                     expected="labels 0 and 1",
                     received=f"other labels, of type {y.dtype}",
                     advice="give each label of a sample a 0 or a 1",
                 )
-            found = _on_host(y).astype(np.bool_)
+            found = _on_host(y == 1).astype(np.int8)
+            if self.ignore_index is not None:
+                found[_on_host(y == self.ignore_index)] = -1
         elif y.dtype.kind in "iu" and bool(((y >= 0) & (y < x.shape[1])).all()):
-            found = _on_host(y).reshape(-1, 1) == np.arange(x.shape[1])
+            found = (_on_host(y).reshape(-1, 1) == np.arange(x.shape[1])).astype(np.int8)
         else:
             raise DataError(
                 "AUC(average='macro')",
@@ -148,8 +163,10 @@ class AUC(Metric):
             rests = np.concatenate(self._rests)
             return area(scores, rests if len(rests) == len(scores) else None, positive, own)
         counted = positive[own > 0]
-        both = np.flatnonzero(counted.any(axis=0) & ~counted.all(axis=0))
-        found = [area(scores[:, k], None, positive[:, k], own) for k in both]
+        found = []
+        for k in np.flatnonzero((counted == 1).any(axis=0) & (counted == 0).any(axis=0)):
+            there = positive[:, k] >= 0
+            found.append(area(scores[there, k], None, positive[there, k] == 1, own[there]))
         return float(np.mean(found)) if found else math.nan
 
     def merge(self, state: Mapping[str, Any]) -> None:

@@ -11,14 +11,19 @@ import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, DataError, ShapeError, brief, one_of
-from singanet.loss.loss import class_labels
+from singanet.loss.loss import checked_ignored, class_labels
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
-def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
-    """Return labels (N,) for scores ``x`` (..., C), from integers or from rows in x's shape."""
+def scored_classes(
+    where: str, ops: Ops, x: Array, y: Array, ignore: int | None = None
+) -> tuple[Array, Array | None]:
+    """Return labels (N,) for scores ``x`` (..., C), from integers or from rows in x's shape.
+
+    The second is False for labels equal to ``ignore``, or None if all count, as of rows.
+    """
     if x.ndim < 2 or x.shape[-1] == 0:
         raise DataError(
             where,
@@ -36,8 +41,8 @@ def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
     if y.ndim == x.ndim and y.shape[-1] == x.shape[-1]:
         if y.shape != x.shape:
             raise _other_shape(where, x, y)
-        return _only_class(where, y.reshape(-1, y.shape[-1]))
-    return class_labels(where, ops, x, y)[0]
+        return _only_class(where, y.reshape(-1, y.shape[-1])), None
+    return class_labels(where, ops, x, y, ignore)
 
 
 def _only_class(where: str, rows: Array) -> Array:
@@ -57,10 +62,13 @@ def _only_class(where: str, rows: Array) -> Array:
     return rows.argmax(axis=1)
 
 
-def yes_or_no(where: str, x: Array, y: Array) -> tuple[Array, Array]:
+def yes_or_no(
+    where: str, ops: Ops, x: Array, y: Array, ignore: int | None
+) -> tuple[Array, Array, Array | None]:
     """Return scores and booleans, both (N, C), for ``x`` (B,) or (B, ..., C) and ``y`` alike.
 
-    ``y`` may also be (B,) for ``x`` (B, 1). Errors: other shapes, targets other than 0 and 1.
+    ``y`` may also be (B,) for ``x`` (B, 1). The third is False for targets equal to ``ignore``, or
+    None if all count. Errors: other shapes, targets other than 0 and 1.
     """
     if y.shape != x.shape and not (x.shape == (len(y), 1) and y.ndim == 1):
         raise ShapeError(
@@ -70,7 +78,9 @@ def yes_or_no(where: str, x: Array, y: Array) -> tuple[Array, Array]:
             advice="give every output a 0 or a 1; measure integer classes by Accuracy()",
         )
     classes = x.shape[-1] if x.ndim > 1 else 1
-    return x.reshape(-1, classes), _booleans(where, y).reshape(-1, classes)
+    yes, there = _booleans(where, ops, y, ignore)
+    there = None if there is None else there.reshape(-1, classes)
+    return x.reshape(-1, classes), yes.reshape(-1, classes), there
 
 
 def checked_threshold(where: str, threshold: Any) -> float:
@@ -85,16 +95,22 @@ def checked_threshold(where: str, threshold: Any) -> float:
     return float(threshold)
 
 
-def multi_hot(where: str, x: Array, y: Array) -> Array:
-    """Return ``y`` as booleans in the shape (B, C) of ``x``."""
+def multi_hot(where: str, ops: Ops, x: Array, y: Array, ignore: int | None) -> tuple[Array, Array]:
+    """Return scores and booleans (B, C); the score of an ignored label is the lowest."""
     if x.ndim != 2 or y.shape != x.shape:
         raise _other_shape(where, x, y)
-    return _booleans(where, y)
+    yes, there = _booleans(where, ops, y, ignore)
+    return x if there is None else ops.where(there, x, -math.inf), yes
 
 
-def _booleans(where: str, y: Array) -> Array:
+def _booleans(where: str, ops: Ops, y: Array, ignore: int | None) -> tuple[Array, Array | None]:
+    """Return where ``y`` is 1, and where it is not ``ignore``, None if that is None."""
     if y.dtype.kind not in "fiub":
         raise _no_numbers(where, y)
+    there = None
+    if ignore is not None:
+        there = y != ignore
+        y = ops.where(there, y, 0)
     yes = y == 1
     wrong = ~(yes | (y == 0))
     if bool(wrong.any()):
@@ -102,9 +118,9 @@ def _booleans(where: str, y: Array) -> Array:
             where,
             expected="targets that are 0 or 1",
             received=f"{float(y[wrong][0]):g}",
-            advice="compare first, as in y > 0.5",
+            advice="compare first, as in y > 0.5; targets without a meaning by ignore_index=",
         )
-    return yes
+    return yes, there
 
 
 def _no_numbers(where: str, y: Array) -> DataError:
@@ -134,6 +150,7 @@ class Accuracy(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+        ignore_index: An integer label, whose positions do not count, or None.
 
     Examples:
         >>> x, y = np.array([[0.9, 0.1], [0.6, 0.4]]), np.array([0, 1])
@@ -142,10 +159,11 @@ class Accuracy(MeanMetric):
     """
 
     better = "max"
-    by_rows = ("top_k",)
+    by_rows = ("top_k", "ignore_index")
 
-    def __init__(self, top_k: int = 1) -> None:
+    def __init__(self, top_k: int = 1, ignore_index: int | None = None) -> None:
         self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
+        self.ignore_index = checked_ignored("Accuracy", ignore_index)
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
@@ -153,7 +171,13 @@ class Accuracy(MeanMetric):
         return self.rows(ops, x.reshape(-1, x.shape[-1]), labels).reshape(x.shape[:-1])
 
     def targets(self, ops: Ops, x: Array, y: Array) -> Array:
-        return scored_classes("Accuracy", ops, x, y)
+        return scored_classes("Accuracy", ops, x, y, self.ignore_index)[0]
+
+    def _where_counted(self, found: Array, y: Array) -> Array | None:
+        if self.ignore_index is None or y.size != found.size:
+            return None
+        there: Array = y.reshape(found.shape) != self.ignore_index
+        return there
 
     def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
         xp = ops.xp
@@ -179,6 +203,7 @@ class BinaryAccuracy(MeanMetric):
     Args:
         threshold: Finite number; 0.5 is a probability.
         all_labels: Whether a sample counts as 1 only if every label is right, otherwise as 0.
+        ignore_index: An integer target, whose elements do not count, or None.
 
     Examples:
         >>> x, y = np.array([0.9, 0.4, 0.6, 0.2]), np.array([1, 0, 0, 0])
@@ -190,18 +215,34 @@ class BinaryAccuracy(MeanMetric):
 
     linked = True
 
-    def __init__(self, threshold: float = 0.5, all_labels: bool = False) -> None:
+    def __init__(
+        self, threshold: float = 0.5, all_labels: bool = False, ignore_index: int | None = None
+    ) -> None:
         self.threshold = checked_threshold("BinaryAccuracy", threshold)
+        self.ignore_index = checked_ignored("BinaryAccuracy", ignore_index)
         self.all_labels = bool(all_labels)
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        scores, wanted = yes_or_no("BinaryAccuracy", x, y)
+        scores, wanted, there = yes_or_no("BinaryAccuracy", ops, x, y, self.ignore_index)
         right = (scores > self.threshold) == wanted
         if self.all_labels:
+            if there is not None:
+                right |= ~there
             right = right.reshape(len(x), prod(x.shape[1:])).all(axis=1)
             return right.astype("float64")
         return right.astype("float64").reshape(x.shape)
+
+    def _where_counted(self, found: Array, y: Array) -> Array | None:
+        return _any_counted(self.ignore_index, found, y)
+
+
+def _any_counted(ignore: int | None, found: Array, y: Array) -> Array | None:
+    """Return True for each of ``found`` with targets ``y`` of which one is not ``ignore``."""
+    if ignore is None:
+        return None
+    there: Array = (y != ignore).reshape(*found.shape, y.size // max(found.size, 1)).any(axis=-1)
+    return there
 
 
 class ConfusionMatrix(Metric):
@@ -210,6 +251,9 @@ class ConfusionMatrix(Metric):
     `result` is integers, or with weights floats, their sums. ``x`` (B, ..., C) are scores, ``y``
     integer labels or rows as for `Accuracy`; the predicted class is the first with the highest
     score. `evaluate` is the fraction on the diagonal.
+
+    Args:
+        ignore_index: An integer label, whose positions do not count, or None.
 
     Examples:
         >>> metric = singanet.metric.ConfusionMatrix()
@@ -221,6 +265,10 @@ class ConfusionMatrix(Metric):
 
     gathered = ("samples", "counts")
 
+    def __init__(self, ignore_index: int | None = None) -> None:
+        self.ignore_index = checked_ignored("ConfusionMatrix", ignore_index)
+        super().__init__()
+
     def reset(self) -> None:
         """Reset the state."""
         self.samples = 0
@@ -230,7 +278,7 @@ class ConfusionMatrix(Metric):
         """Add a batch."""
         name = type(self).__name__
         ops, x, y = self._outputs(x, y)
-        labels = scored_classes(name, ops, x, y)
+        labels, there = scored_classes(name, ops, x, y, self.ignore_index)
         classes = x.shape[-1]
         if self.counts is not None and self.counts.shape != (classes, classes):
             raise ShapeError(
@@ -240,11 +288,11 @@ class ConfusionMatrix(Metric):
                 advice="reset the metric, or use one for each output",
             )
         predicted = x.reshape(-1, classes).argmax(axis=1)
-        pairs = ops.xp.bincount(
-            labels.astype("int64") * classes + predicted,
-            self._each_weight(ops, weight, x.shape[:-1]),
-            minlength=classes * classes,
-        )
+        found = labels.astype("int64") * classes + predicted
+        weights = self._each_weight(ops, weight, x.shape[:-1])
+        if there is not None:
+            found, weights = found[there], None if weights is None else weights[there]
+        pairs = ops.xp.bincount(found, weights, minlength=classes * classes)
         batch = pairs.reshape(classes, classes)
         batch = batch if isinstance(batch, np.ndarray) else batch.get()
         self.counts = batch if self.counts is None else self.counts + batch
@@ -252,7 +300,7 @@ class ConfusionMatrix(Metric):
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """Return the fraction of this batch's positions on the diagonal; 0 for an empty batch."""
-        alone = type(self)()
+        alone = self.anew()
         alone.update(x, y, weight)
         counts = alone.counts
         if counts is None or not counts.sum():
@@ -271,6 +319,8 @@ class Precision(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+        ignore_index: An integer target or None. Its classes are not among the highest scores of the
+            sample, and a sample with no other target does not count.
 
     Examples:
         >>> x, y = np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]])
@@ -280,12 +330,17 @@ class Precision(MeanMetric):
 
     better = "max"
 
-    def __init__(self, top_k: int = 1) -> None:
+    def __init__(self, top_k: int = 1, ignore_index: int | None = None) -> None:
         self.top_k = checked_count("Precision", "top_k", top_k, 1)
+        self.ignore_index = checked_ignored("Precision", ignore_index)
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
+        x, labels = multi_hot("Precision", ops, x, y, self.ignore_index)
+        return hits(ops, x, labels, self.top_k) / self.top_k
+
+    def _where_counted(self, found: Array, y: Array) -> Array | None:
+        return _any_counted(self.ignore_index, found, y)
 
 
 class Recall(MeanMetric):
@@ -296,6 +351,8 @@ class Recall(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+        ignore_index: An integer target or None. Its classes are not among the highest scores of the
+            sample, and a sample with no other target does not count.
 
     Examples:
         >>> x, y = np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]])
@@ -305,15 +362,19 @@ class Recall(MeanMetric):
 
     better = "max"
 
-    def __init__(self, top_k: int = 1) -> None:
+    def __init__(self, top_k: int = 1, ignore_index: int | None = None) -> None:
         self.top_k = checked_count("Recall", "top_k", top_k, 1)
+        self.ignore_index = checked_ignored("Recall", ignore_index)
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        labels = multi_hot("Recall", x, y)
+        x, labels = multi_hot("Recall", ops, x, y, self.ignore_index)
         found = hits(ops, x, labels, self.top_k)
         found /= ops.maximum(labels.sum(axis=1), 1)
         return found
+
+    def _where_counted(self, found: Array, y: Array) -> Array | None:
+        return _any_counted(self.ignore_index, found, y)
 
 
 def hits(ops: Ops, x: Array, labels: Array, top_k: int) -> Array:
@@ -343,7 +404,12 @@ class _ByClass(Metric):
     gathered = ("samples", "_counts")
     linked = True
 
-    def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
+    def __init__(
+        self,
+        average: str | None = "macro",
+        threshold: float | None = None,
+        ignore_index: int | None = None,
+    ) -> None:
         where = type(self).__name__
         if average is not None and average not in _AVERAGES:
             raise ArgumentError(
@@ -354,6 +420,7 @@ class _ByClass(Metric):
             )
         self.average = average
         self.threshold = None if threshold is None else checked_threshold(where, threshold)
+        self.ignore_index = checked_ignored(where, ignore_index)
         super().__init__()
 
     def reset(self) -> None:
@@ -369,13 +436,16 @@ class _ByClass(Metric):
             # The labels of maps are their channels, not their columns.
             x, y = (ops.xp.moveaxis(each, 1, -1) for each in (x, y))
         if self.threshold is None:
-            labels = scored_classes(where, ops, x, y)
+            labels, there = scored_classes(where, ops, x, y, self.ignore_index)
+            there = None if there is None else there[:, None]
             every = ops.xp.arange(x.shape[-1])
             wanted = labels[:, None] == every
             predicted = x.reshape(-1, x.shape[-1]).argmax(axis=1)[:, None] == every
         else:
-            scores, wanted = yes_or_no(where, x, y)
+            scores, wanted, there = yes_or_no(where, ops, x, y, self.ignore_index)
             predicted = scores > self.threshold
+        if there is not None:
+            wanted, predicted = wanted & there, predicted & there
         of_rows = x.shape[:1] if self.threshold is not None and x.ndim == 1 else x.shape[:-1]
         weights = self._each_weight(ops, weight, of_rows)
         each = 1 if weights is None else weights[:, None]
@@ -418,6 +488,7 @@ class FBeta(_ByClass):
         beta: β, above 0; 2 weighs recall more than precision, 0.5 less.
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+        ignore_index: An integer label, with ``threshold`` a target, that does not count, or None.
 
     Examples:
         >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -426,7 +497,11 @@ class FBeta(_ByClass):
     """
 
     def __init__(
-        self, beta: float = 1.0, average: str | None = "macro", threshold: float | None = None
+        self,
+        beta: float = 1.0,
+        average: str | None = "macro",
+        threshold: float | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         if not is_number(beta) or not 0.0 < beta < float("inf"):
             raise ArgumentError(
@@ -436,7 +511,7 @@ class FBeta(_ByClass):
                 advice="2 weighs recall more than precision, 0.5 less",
             )
         self.beta = float(beta)
-        super().__init__(average, threshold)
+        super().__init__(average, threshold, ignore_index)
 
     def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
         square = self.beta**2
@@ -449,6 +524,7 @@ class F1(FBeta):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+        ignore_index: An integer label, with ``threshold`` a target, that does not count, or None.
 
     Examples:
         >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -456,8 +532,13 @@ class F1(FBeta):
         0.6667
     """
 
-    def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
-        super().__init__(1.0, average, threshold)
+    def __init__(
+        self,
+        average: str | None = "macro",
+        threshold: float | None = None,
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__(1.0, average, threshold, ignore_index)
 
 
 class PrecisionScore(_ByClass):
@@ -474,6 +555,7 @@ class PrecisionScore(_ByClass):
             the frequency in targets; "micro", from the summed counts; None for an array, one value
             a class.
         threshold: Finite number above which a label is predicted; None for the highest score.
+        ignore_index: An integer label, with ``threshold`` a target, that does not count, or None.
 
     Examples:
         >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -493,6 +575,7 @@ class RecallScore(_ByClass):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+        ignore_index: An integer label, with ``threshold`` a target, that does not count, or None.
 
     Examples:
         >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -512,6 +595,7 @@ class IOU(_ByClass):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+        ignore_index: An integer label, with ``threshold`` a target, that does not count, or None.
 
     Examples:
         >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])

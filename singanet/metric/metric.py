@@ -13,6 +13,7 @@ from singanet.base.described import Configurable, shown
 from singanet.base.kinds import native
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.symbol import Symbol
+from singanet.loss.loss import counted_positions
 from singanet.ops import Ops, ops_for
 from singanet.ops.kernel import widened
 from singanet.types import Array, Shape
@@ -259,7 +260,12 @@ class MeanMetric(Metric):
     def forward(self, x: Array, y: Array) -> Array:
         """Return a value for every sample of outputs ``x`` and targets ``y``, shape (B,)."""
         ops, x, y = self._outputs(x, y)
-        return mean_over(self.values(ops, x, y), 1)
+        found = self.values(ops, x, y)
+        there = self._where_counted(found, y)
+        if there is None:
+            return mean_over(found, 1)
+        axes = tuple(range(1, found.ndim))
+        return (found * there).sum(axis=axes) / ops.maximum(there.sum(axis=axes), 1)
 
     def reset(self) -> None:
         """Reset the state."""
@@ -273,7 +279,7 @@ class MeanMetric(Metric):
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
         """Add a batch of `values`."""
-        total, count = self._sums(found, weight)
+        total, count = self._sums(found, y, weight)
         self._sum += total
         self._count += count
         self.samples += len(found)
@@ -282,14 +288,23 @@ class MeanMetric(Metric):
         """Return the mean of `forward`; 0 for an empty batch."""
         # Unlike in other metrics, without a copy: small nets call this at each step.
         ops, x, y = self._outputs(x, y)
-        total, count = self._sums(self.values(ops, x, y), weight)
+        total, count = self._sums(self.values(ops, x, y), y, weight)
         return self._of_mean(total / (count or 1.0))
 
-    def _sums(self, values: Array, weight: Array | None) -> tuple[float, float]:
+    def _where_counted(self, found: Array, y: Array) -> Array | None:
+        """Return True for each of the values ``found`` that counts, None if all do."""
+        return None
+
+    def _sums(self, values: Array, y: Array, weight: Array | None) -> tuple[float, float]:
         """Return the weighted sum of the values, and the sum of the weights."""
-        if weight is None:
+        weights = self._weights(ops_for(values), weight, values.shape)
+        there = self._where_counted(values, y)
+        if there is not None:
+            given = [] if weights is None else [weights]
+            values, _, *given = counted_positions(values, values, there, *given)
+            weights = given[0] if given else None
+        if weights is None:
             return float(mean_over(values, 1).sum()), len(values)
-        weights: Any = self._weights(ops_for(values), weight, values.shape)
         return float((mean_over(values, weights.ndim) * weights).sum()), float(weights.sum())
 
     def compute(self) -> float:

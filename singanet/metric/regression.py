@@ -9,7 +9,7 @@ from typing import Any
 from singanet.base.arguments import checked_count
 from singanet.errors import DataError, ShapeError
 from singanet.loss.ctc import best_path
-from singanet.loss.loss import class_labels, real_targets
+from singanet.loss.loss import checked_ignored, class_labels, real_targets
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.ops import ops_for
 from singanet.ops.interface import Ops
@@ -148,7 +148,7 @@ class Perplexity(Metric):
     of_none = 1.0
 
     def __init__(self, ignore_index: int | None = None) -> None:
-        self.ignore_index = ignore_index
+        self.ignore_index = checked_ignored("Perplexity", ignore_index)
         super().__init__()
 
     def reset(self) -> None:

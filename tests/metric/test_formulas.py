@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -411,6 +412,96 @@ def test_label_errors_of_scores():
     metric = LabelErrorRate()
     assert result(metric, scores, np.array([[1, 2, -1], [1, 2, 2]])) == 2 / 5
     assert result(metric, scores[:1], np.array([[1, 1, 2]])) == 3 / 8
+
+
+# -- Labels that do not count ---------------------------------------------------------------------
+
+OF_LABELS = [Accuracy, partial(Accuracy, 2), ConfusionMatrix, F1, partial(FBeta, 2.0), IOU,
+             partial(IOU, None), PrecisionScore, RecallScore, Perplexity]  # fmt: skip
+CLASSES, KNOWN = rng.integers(0, 4, (9, 3)), rng.random((9, 3)) < 0.6
+YES, OF_YES = rng.integers(0, 2, (9, 3)), rng.normal(size=(9, 3))
+KNOWN[2] = False
+
+
+@pytest.mark.parametrize("column", [False, True])
+@pytest.mark.parametrize("weight", [None, rng.random(9), rng.random((9, 3))])
+@pytest.mark.parametrize("make", [*OF_LABELS, BinaryAccuracy, partial(F1, threshold=0.0)])
+def test_an_ignored_label_counts_as_if_it_were_not_there(make, weight, column):
+    """At positions of labels; of 0 and 1, column 1 alone."""
+    if make in OF_LABELS:
+        x, y, there = rng.normal(size=(9, 3, 4)), CLASSES, KNOWN
+    else:
+        x, y, there = OF_YES[:, 1], YES[:, 1], KNOWN[:, 1]
+        weight = None if weight is None else weight.reshape(9, -1)[:, 0]
+        x = x[:, None] if column else x
+    given = np.where(there, y, -7)
+    given = given[..., None] if column else given
+    weights = [] if weight is None else [np.broadcast_to(weight.T, y.T.shape).T[there]]
+    wanted = result(make(), x[there], y[there], *weights)
+    found, weights = make(ignore_index=-7), [] if weight is None else [weight]
+    for part in (slice(0, 2), slice(2, 3), slice(3, 9)):
+        found.update(x[part], given[part], *(w[part] for w in weights))
+    np.testing.assert_allclose(found.result(), wanted)
+    alone = make(ignore_index=-7)
+    np.testing.assert_allclose(
+        alone.evaluate(x, given, *weights),
+        make().evaluate(
+            x[there], y[there], *(np.broadcast_to(w.T, y.T.shape).T[there] for w in weights)
+        ),
+    )
+    assert alone.samples == 0
+    none = np.full_like(given[:2], -7)
+    assert np.all(alone.evaluate(x[:2], none) == alone.of_none)
+
+
+def test_the_mean_of_a_sample_is_over_what_counts():
+    x, given = rng.normal(size=(9, 3, 4)), np.where(KNOWN, CLASSES, -1)
+    right = (x.argmax(-1) == given) & KNOWN
+    wanted = right.sum(1) / np.maximum(KNOWN.sum(1), 1)
+    np.testing.assert_allclose(Accuracy(ignore_index=-1).forward(x, given), wanted)
+    metric = Accuracy(ignore_index=-1)
+    metric.gather((x.argmax(-1) == given).astype(float), given)
+    assert metric.result() == pytest.approx(right.sum() / KNOWN.sum())
+
+
+@pytest.mark.parametrize("make", [IOU, RecallScore, AUC, partial(AUC, "pr")])
+def test_an_ignored_element_of_several_labels(make):
+    """Each label by itself."""
+    x, y, known, own = rng.random((30, 3)), *(rng.random((2, 30, 3)) < 0.5), rng.random(30)
+    settings = ("macro",) if make in (IOU, RecallScore) else ()
+    each = [make(*settings, **({"threshold": 0.5} if settings else {})) for _ in range(3)]
+    for k, metric in enumerate(each):
+        metric.update(x[known[:, k], k], y[known[:, k], k], own[known[:, k]])
+    more = {"threshold": 0.5} if settings else {}
+    found = make(average="macro", ignore_index=2, **more)
+    found.update(x, np.where(known, y, 2), own)
+    assert found.result() == pytest.approx(np.mean([metric.result() for metric in each]))
+
+
+@pytest.mark.parametrize("average", [None, "macro"])
+def test_areas_without_ignored_samples(average):
+    x, y, own = rng.random((30, 2)), rng.integers(-1, 2, 30), rng.random(30)
+    there, makes = y >= 0, (AUC(average=average, ignore_index=-1), AUC(average=average))
+    for metric, part in zip(makes, (np.ones(30, bool), there), strict=True):
+        for each in (slice(0, 11), slice(11, 30)):
+            metric.update(x[each][part[each]], y[each, None][part[each]], own[each][part[each]])
+    assert makes[0].result() == pytest.approx(makes[1].result())
+    assert math.isnan(makes[0].evaluate(x[~there], y[~there]))
+
+
+def test_ignored_elements_are_not_among_the_highest_scores():
+    x = np.array([[9.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
+    y = np.array([[-1, 1, 0, 1], [1, 0, -1, -1], [-1, -1, -1, -1]])
+    assert Precision(2, ignore_index=-1).evaluate(x, y) == 0.5
+    assert Recall(2, ignore_index=-1).evaluate(x, y) == (1 / 2 + 1) / 2
+    strict = BinaryAccuracy(2.5, all_labels=True, ignore_index=-1)
+    assert strict.evaluate(x, np.array([[1, 1, -1, -1], [1, 0, 1, 1], [-1] * 4])) == 0.5
+
+
+@pytest.mark.parametrize("make", [*OF_LABELS, BinaryAccuracy, AUC, Precision, Recall])
+def test_an_ignored_label_is_an_int(make):
+    with pytest.raises(ArgumentError, match=r"\(ignore_index=\): expected an int"):
+        make(ignore_index=0.5)
 
 
 # -- Refusals -------------------------------------------------------------------------------------
