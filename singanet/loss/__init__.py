@@ -17,6 +17,7 @@ from singanet.loss.classification import (
 )
 from singanet.loss.contrastive import InfoNCE, MultipleNegativesRanking
 from singanet.loss.ctc import CTC
+from singanet.loss.from_function import from_function
 from singanet.loss.head_loss import HeadLoss, MultiLoss
 from singanet.loss.loss import Loss
 from singanet.loss.regression import (
@@ -61,6 +62,7 @@ __all__ = [
     "SquaredError",
     "TripletMargin",
     "Tversky",
+    "from_function",
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name

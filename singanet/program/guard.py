@@ -173,11 +173,14 @@ def is_patched(part: object) -> bool:
 
 
 def is_as_shipped(part: object) -> bool:
-    """Whether the class is one of singanet's, and no method of it was replaced on the object."""
+    """Whether the class is one of singanet's, and no method of it was replaced on the object.
+
+    A class that ``runs_functions`` of users is none: nobody knows what these would do.
+    """
     kind = type(part)
     methods = _shipped.get(kind)
     if methods is None:
-        if not is_library(kind):
+        if not is_library(kind) or getattr(kind, "runs_functions", False):
             return False
         methods = _shipped[kind] = _methods_of(kind)
     return methods.isdisjoint(vars(part))

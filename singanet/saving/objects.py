@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet import data, initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable, settings_of
-from singanet.base.elsewhere import public_classes
+from singanet.base.elsewhere import is_library, public_classes
 from singanet.data.table import Table
 from singanet.engine.feeds import ColumnAdapter
 from singanet.errors import (
@@ -87,11 +87,15 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
     kind = type(thing)
     name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
     if name is None:
+        of_functions = is_library(kind)
         raise ConfigError(
             kind.__name__,
             expected="a class of singanet, or a registered class",
-            received="a class that is neither",
-            advice="decorate it with @singanet.register('yourname.class.v1')",
+            received="functions, which no file holds"
+            if of_functions
+            else "a class that is neither",
+            advice=("write a class and " if of_functions else "")
+            + "decorate it with @singanet.register('yourname.class.v1')",
         )
     given = settings_of(thing) | {key: getattr(thing, key) for key in _always_written(kind)}
     arguments = {key: value_to_config(name, key, value) for key, value in given.items()}

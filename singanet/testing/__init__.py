@@ -10,6 +10,7 @@ from singanet.testing.gradient_checks import (
     GradientError,
     GradientRow,
     check_gradients,
+    check_loss,
     check_net_gradients,
 )
 from singanet.testing.layer_case import LayerCase
@@ -23,6 +24,7 @@ __all__ = [
     "LayerCase",
     "Ranks",
     "check_gradients",
+    "check_loss",
     "check_net_gradients",
     "communicators",
     "strict_device",

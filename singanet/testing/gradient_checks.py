@@ -173,6 +173,44 @@ def check_net_gradients(
             net.dtype, net.rng = dtype, generator
 
 
+@entry_point
+def check_loss(
+    loss: Any,
+    x: Array,
+    y: Array,
+    *,
+    seed: int = 0,
+    directions: int = 3,
+    step: float = 1e-6,
+    tolerance: float = 1e-6,
+) -> list[GradientRow]:
+    """Compare ``loss.backward`` with central differences of the sum of the losses.
+
+    The outputs are moved along random directions, in float64. Errors: `GradientError` if both
+    differ.
+
+    Args:
+        loss: The loss, of any class with `forward` and `backward`.
+        x: Outputs of a net, floats (B, ...).
+        y: Targets.
+        seed: Seed of the directions.
+        directions: Number of directions.
+        step: Distance along a direction.
+        tolerance: Maximum relative error.
+    """
+    x, y = _double(x), _double(y)
+    loss.forward(True, x, y)
+    summed = getattr(loss, "reduction", "mean") == "sum"
+    dx = loss.backward() * (len(x) / (loss.count(x, y) if summed else 1.0))
+    rng = np.random.default_rng(seed)
+
+    def value() -> float:
+        return float(loss.forward(False, x, y).sum())
+
+    where = f"loss {type(loss).__name__}"
+    return _compare(where, {"outputs": (x, dx)}, value, rng, directions, step, tolerance)
+
+
 def _compare(
     where: str,
     named: Mapping[str, tuple[Array, Any]],

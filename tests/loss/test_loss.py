@@ -12,7 +12,7 @@ import pytest
 import singanet
 from singanet import Input
 from singanet import loss as losses
-from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.errors import ArgumentError, ConfigError, DataError, ShapeError, SingaNetError
 from singanet.layers import Dense
 from singanet.loss import (
     CosineSimilarity,
@@ -32,6 +32,7 @@ from singanet.loss import (
     Tversky,
 )
 from singanet.optimizer import SGD
+from singanet.testing import check_loss
 from tests.kit.losses import BatchCase, LossCase, beside_torch, elements, rows, slope
 
 rng = np.random.default_rng(3)
@@ -152,6 +153,25 @@ def among(scale):
     return formula
 
 
+def log_cosh(x, y):
+    return np.log(np.cosh(x - y)).sum(-1)
+
+
+def log_cosh_slope(x, y):
+    return np.tanh(x - y)
+
+
+class FunctionCase(LossCase):
+    """Of functions, which no file holds."""
+
+    def check_copies_and_descriptions(self, _):
+        made = pickle.loads(pickle.dumps(self.make()))
+        for got, want in zip(self.trained(loss=made), self.trained(), strict=True):
+            np.testing.assert_array_equal(got, want)
+        with pytest.raises(ConfigError, match="received functions, which no file holds"):
+            made.to_config()
+
+
 SOFTMAX, CATEGORICAL = losses.SoftmaxCrossEntropy, losses.CategoricalCrossEntropy
 SIGMOID, BINARY = losses.SigmoidCrossEntropy, losses.BinaryCrossEntropy
 SMOOTHED, MOSTLY = {"label_smoothing": 0.3}, 0.8 * DISTRIBUTIONS + 0.2 / 6
@@ -230,6 +250,8 @@ CASES = {
                           temperature=0.2),
     "negatives": BatchCase(MultipleNegativesRanking, rng.normal(size=(5, 4, 3)),
                            np.array([1, 0.5, 2, 0, 1]), len, among(3.0), scale=3.0),
+    "function": FunctionCase(losses.from_function, SCORES, REALS, len, log_cosh, fn=log_cosh,
+                             gradient=log_cosh_slope),
     "ranking": LossCase(MarginRanking, SCORES[:, :2].copy(), np.array([1, -1, 1, -1, 1]), len,
                         lambda x, y: np.maximum(0, 0.5 - y * (x[:, 0] - x[:, 1])), margin=0.5),
 }  # fmt: skip
@@ -242,7 +264,7 @@ def test_loss(case):
 
 def test_every_loss_is_here():
     assert {type(case.make()).__name__ for case in CASES.values()} == {*losses.__all__} - {
-        "Loss", "MultiLoss", "HeadLoss", "CTC"}  # fmt: skip
+        "Loss", "MultiLoss", "HeadLoss", "CTC", "from_function"} | {"FunctionLoss"}  # fmt: skip
 
 
 def test_the_values_and_gradient_of_singa():
@@ -401,6 +423,40 @@ def test_a_net_whose_measure_raised_is_copied_and_predicts(recorded):
     np.testing.assert_allclose(net.predictor()(x), wanted, rtol=1e-6)
     for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         np.testing.assert_array_equal(made.predict(x), wanted)
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+
+def test_a_loss_of_functions_equals_kerass_and_trains_recorded():
+    """As a class of one's own, it runs as Python, and sees what its variables are by now."""
+    keras = pytest.importorskip("keras")
+    factor = [1.0]
+    loss = losses.from_function(lambda x, y: factor[0] * log_cosh(x, y),
+                                lambda x, y: factor[0] * log_cosh_slope(x, y))  # fmt: skip
+    theirs = SCORES.shape[1] * keras.losses.LogCosh(dtype="float64")(REALS, SCORES)
+    assert loss.evaluate(False, SCORES, REALS) == pytest.approx(float(theirs), rel=1e-6)
+    x, y, seen = rng.normal(size=(6, 3)).astype("f4"), rng.normal(size=(6, 4)).astype("f4"), []
+    for recorded in (True, False):
+        net = singanet.FeedForwardNet([Dense("a", 4, input_sample_shape=(3,))], loss=loss, seed=0)
+        net.programs.enabled, factor[0] = recorded, 1.0
+        for step in range(5):
+            factor[0] = 1.0 + step
+            net.step(x, y, SGD(0.1))
+        seen.append(net.predict(x))
+    np.testing.assert_array_equal(*seen)
+
+
+@pytest.mark.parametrize(("fn", "slope", "words"), [
+    (lambda x, y: (x - y).sum(), log_cosh_slope, r"result of fn: expected shape \(5,\)"),
+    (lambda x, y: x[:, 0] * 1j, log_cosh_slope, "result of fn: expected numbers"),
+    (log_cosh, lambda x, y: x[:, 0], r"result of gradient: expected shape \(5, 4\)"),
+    (log_cosh, None, r"gradient=\): expected a function.*received None.*check_loss"),
+    (1, log_cosh_slope, r"fn=\): expected a function"),
+])  # fmt: skip
+def test_functions_that_give_no_loss_are_refused(fn, slope, words):
+    with pytest.raises(SingaNetError, match=words):
+        check_loss(losses.from_function(fn, slope), SCORES, REALS)
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -17,8 +17,14 @@ from singanet.layers import (
     Slice,
     Traits,
 )
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
-from singanet.testing import GradientError, check_gradients, check_net_gradients
+from singanet.testing import (
+    GradientError,
+    check_gradients,
+    check_loss,
+    check_net_gradients,
+)
 
 
 class Faulty(Dense):
@@ -202,3 +208,22 @@ def test_a_net_of_several_outputs(x):
     net.add(Dense("right", 3), src=trunk)
     rows = check_net_gradients(net, x)
     assert {row.what for row in rows} == set(net.param_names())
+
+
+class Spoilt(SoftmaxCrossEntropy):
+    def gradient(self, ops, saved):
+        return 1.001 * super().gradient(ops, saved)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_gradient_of_a_loss(reduction):
+    """Whatever it is divided by, and with labels that do not count."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3, 4)).astype("f4"), rng.integers(-1, 4, (40, 3))
+    before, more = x.copy(), {"ignore_index": -1, "reduction": reduction}
+    rows = check_loss(SoftmaxCrossEntropy(**more), x, y, directions=2)
+    assert [row.what for row in rows] == ["outputs"] * 2
+    assert max(row.error for row in rows) < 1e-6
+    np.testing.assert_array_equal(x, before)
+    with pytest.raises(GradientError, match="loss Spoilt, outputs: expected the numerical slope"):
+        check_loss(Spoilt(**more), x, y)

@@ -89,7 +89,7 @@ OF_METRICS = {
     "squared": (metrics.RootMeanSquaredError, metrics.R2, metrics.MeanAbsoluteError),
     "sigmoid": (metrics.BinaryAccuracy, lambda: metrics.F1("macro", 0.5)),
 }
-BY_HAND = {"Loss", "HeadLoss", "MultiLoss"}
+BY_HAND = {"Loss", "HeadLoss", "MultiLoss", "from_function"}
 
 
 def net_with(name, metric=None, loss=None, last=...):
