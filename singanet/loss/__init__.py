@@ -17,7 +17,7 @@ from singanet.loss.classification import (
 )
 from singanet.loss.contrastive import InfoNCE, MultipleNegativesRanking
 from singanet.loss.ctc import CTC
-from singanet.loss.from_function import from_function
+from singanet.loss.functions import from_function
 from singanet.loss.head_loss import HeadLoss, MultiLoss
 from singanet.loss.loss import Loss
 from singanet.loss.regression import (
