@@ -14,6 +14,7 @@ from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way, offload_of
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
+from singanet.loss.loss import losses_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
@@ -147,12 +148,16 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
     """Return the reason why micro-batches would change the steps of ``net``, or None."""
     if not net._passes_are_its_own:
         return "a custom forward or backward sees whole batches"
+    losses = losses_of(net.loss)
     for step in net._execution_plan().steps:
+        losses += losses_of(getattr(step.layer, "loss", None))
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:
             return f"layer {step.name!r} takes statistics of its whole batch"
     if getattr(net.loss, "reduction", "mean") == "sum":
         return "the loss is a sum over its batch"
+    if any(getattr(each, "_compares_samples", False) for each in losses):
+        return "the loss compares the samples of a batch with each other"
     if getattr(net.loss, "_counts_apart", False):
         return "its outputs' losses count apart, and micro-batches have one weight for all"
     if any(stage.traits.gathers for stage in UpdateChain(optimizer).stages):

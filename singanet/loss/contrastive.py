@@ -21,8 +21,8 @@ class MultipleNegativesRanking(Loss):
     k over the keys and hard negatives of all samples. The targets ``y`` (B,) are weights of the
     pairs, usually ones; the key of a pair of weight 0 is a negative all the same. A net that embeds
     one item is called on each by `TimeDistributed`. Negatives are of the batch that is computed at
-    a time: of the micro-batch where a batch is split, of the own rank where several train.
-    Henderson et al., 2017.
+    a time, of the own rank where several train; a ``memory_budget`` splits no batch. Henderson et
+    al., 2017.
 
     Args:
         scale: s, above 0, the factor of the cosines.
@@ -34,6 +34,8 @@ class MultipleNegativesRanking(Loss):
         >>> round(loss.evaluate(False, x, np.ones(2)), 4)
         0.1269
     """
+
+    _compares_samples = True
 
     def __init__(self, scale: float = 20.0, reduction: str = "mean") -> None:
         super().__init__(reduction)

@@ -177,6 +177,9 @@ class Loss(Counted, Configurable, ABC):
     link_name: ClassVar[str] = ""
     """The function of `link`: "softmax", "sigmoid", or "" if it is not a layer's function."""
 
+    _compares_samples: ClassVar[bool] = False
+    """Whether a sample's loss depends on the other samples, which micro-batches would change."""
+
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:
             raise ArgumentError(

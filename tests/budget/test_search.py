@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import singanet
 from singanet import layers as nn
 from singanet.base.kinds import bytes_text, checked_bytes
-from singanet.budget.search import MEASURES
+from singanet.budget.search import MEASURES, not_in_parts
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Input
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.loss import InfoNCE, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
 
 
@@ -199,6 +199,12 @@ def test_statistics_of_a_batch_sums_and_accumulators_are_told_to_forbid_parts():
     net = image_net()
     net.loss = SquaredError(reduction="sum")
     assert "sum over its batch" in str(net.plan(4, SGD(lr=0.1)))
+    x, y = Input("pairs", (2, 6)), Input("ones", ())
+    ends = [Activation("to", "tanh")(x) for _ in range(2)]
+    nets = (singanet.FeedForwardNet(InfoNCE(), inputs=[x], outputs=ends[0]),
+            singanet.FeedForwardNet(inputs=[x, y], outputs=InfoNCE()(ends[1], y)))  # fmt: skip
+    for net in nets:
+        assert "compares the samples of a batch" in not_in_parts(net, SGD(lr=0.1))
     x = Input("x", (6,))
     ends = [Dense(name, 3)(x) for name in "ab"]
     losses = {"a": SoftmaxCrossEntropy(ignore_index=-1), "b": SoftmaxCrossEntropy()}
