@@ -28,6 +28,7 @@ __all__ = [
     "Schedule",
     "Step",
     "WarmUp",
+    "WarmupStableDecay",
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
@@ -574,3 +575,33 @@ class WarmUp(Schedule):
         """Load ``state`` into the schedule ``after``."""
         if isinstance(self.after, Learning):
             self.after.load_state_dict(state)
+
+
+class WarmupStableDecay(Schedule):
+    """A linear rise to ``value``, a constant stretch, and a linear fall to 0 (Hu et al. 2024).
+
+    The rise is `WarmUp`'s: step t < warmup gives value (t + 1) / (warmup + 1).
+
+    Args:
+        value: The rate of the constant stretch.
+        warmup: Steps of the rise; 0 leaves it out.
+        stable: Steps of the constant stretch; 0 leaves it out.
+        decay: Steps of the fall. The rate is 0 after it.
+
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.WarmupStableDecay(0.1, 4, stable=10, decay=5)
+        >>> [round(schedule(step), 4) for step in (0, 4, 14, 15, 19)]
+        [0.02, 0.1, 0.1, 0.08, 0.0]
+    """
+
+    def __init__(self, value: float, warmup: int, stable: int, decay: int) -> None:
+        self.value = self._number("value", value)
+        self.warmup = self._count("warmup", warmup, 0)
+        self.stable = self._count("stable", stable, 0)
+        self.decay = self._count("decay", decay)
+
+    def __call__(self, step: int) -> float:
+        """The value at ``step``."""
+        risen = min((step + 1) / (self.warmup + 1), 1.0)
+        fallen = max(step - self.warmup - self.stable, 0) / self.decay
+        return self.value * min(risen, max(1.0 - fallen, 0.0))

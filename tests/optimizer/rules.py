@@ -232,5 +232,5 @@ SCHEDULES = [
     schedules.Exponential(0.1, 5, 0.5, staircase=True), schedules.MultiStep(0.1, [2, 4], 0.3),
     schedules.OneCycle(0.1, 10, rise=0.4), schedules.Plateau(0.1, patience=1),
     schedules.Polynomial(0.1, 10, power=2.0), schedules.Step(0.1, 3),
-    schedules.WarmUp(schedules.Cosine(0.1, 8), 3)
+    schedules.WarmUp(schedules.Cosine(0.1, 8), 3), schedules.WarmupStableDecay(0.1, 3, 2, 4)
 ]  # fmt: skip

@@ -33,6 +33,26 @@ def test_warm_up_meets_what_comes_after():
     assert plans.WarmUp(lambda t: 2.0 + t, 1)(3) == 4.0
 
 
+def test_warmup_stable_decay_is_transformers():
+    plan = plans.WarmupStableDecay(1.0, 3, 2, 4)
+    expected = [0.25, 0.5, 0.75, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+    assert [plan(t) for t in range(11)] == pytest.approx(expected)
+    parts = plans.Chained([1.0, plans.Polynomial(1.0, 4)], [2])
+    assert [plan(t) for t in range(20)] == pytest.approx(
+        [plans.WarmUp(parts, 3)(t) for t in range(20)]
+    )
+    assert plans.WarmupStableDecay(0.5, 0, 0, 2)(0) == 0.5
+    torch, theirs = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    rates = theirs.get_wsd_schedule(peer, 3, 4, num_stable_steps=2, decay_type="linear")
+    for step in range(11):
+        # Their rise starts at 0.
+        found = plan(step) if step >= 3 else plan(step - 1) * 4 / 3 if step else 0.0
+        assert found == pytest.approx(rates.get_last_lr()[0])
+        peer.step()
+        rates.step()
+
+
 def test_a_warm_up_of_keras_is_a_line_before():
     keras = pytest.importorskip("keras")
     kind = keras.optimizers.schedules.CosineDecay
@@ -118,6 +138,7 @@ BAD = {
     plans.MultiStep: [(1.0, [3, 1]), (1.0, [-1])], plans.Exponential: [(1.0, 1, math.inf)],
     plans.Cosine: [(1.0, 0)], plans.Polynomial: [(1.0, 4, {"power": -1.0})],
     plans.WarmUp: [(NAN, 3), (1.0, -1)],
+    plans.WarmupStableDecay: [(NAN, 1, 1, 1), (1.0, -1, 1, 1), (1.0, 1, -1, 1), (1.0, 1, 1, 0)],
     plans.OneCycle: [(1.0, 1), (1.0, 10, {"rise": 1.5}), (1.0, 10, {"start_div": 0.0})],
     plans.CosineRestarts: [(1.0, 3, {"t_mul": 0}), (1.0, 3, {"m_mul": -1.0})],
     plans.Cyclic: [(0.1, 1.0, 0), (0.1, 1.0, 2, 0)],
