@@ -65,11 +65,11 @@ class Several(Optimizer):
     def __repr__(self) -> str:
         return shown("Several", self._by_name)
 
-    def follow(self, params: Iterable[Param]) -> None:
+    def follow(self, params: Iterable[Param], net: Any = None) -> None:
         """Follow each parameter with its own optimizer; ignore other parameters."""
         for param in params:
             if param.name in self._by_name:
-                self._by_name[param.name].follow([param])
+                self._by_name[param.name].follow([param], net)
 
     def turn(self, params: Sequence[Param]) -> bool:
         """Turn each optimizer to its own parameters; return whether any changed."""
@@ -110,7 +110,7 @@ class Several(Optimizer):
     def _will_change(self, name: str) -> bool:
         return bool(self._by_name[name]._will_change(name))
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
         """Raise NotImplementedError, since the slots depend on the parameter."""
         raise NotImplementedError
 

@@ -323,7 +323,7 @@ class OffloadExecutor(LayerByLayer):
             self.unbind()
             self.rule = rule
             if rule is not None:
-                rule.follow(self._net.params())
+                rule.follow(self._net.params(), self._net)
         self._rule_chain = chain
         entries = [*entries_of(self._net.params()), *self._state_entries()]
         self._expect_room()

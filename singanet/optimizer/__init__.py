@@ -1,9 +1,9 @@
 """Optimizers, schedules, regularizers, constraints and clipping.
 
-`optimizer`, `element_wise` and `state` are the base; `sgd`, `adam` and `factored` are the rules.
-`wrapper` is the base of stages, which a `chain` combines: `clipping`, `accumulating`, `averaged`,
-`mixed_precision` and the `reducer` between ranks. `schedules` and `hyper` define hyper-parameters,
-`regularization` penalties and constraints.
+`optimizer`, `element_wise` and `state` are the base; `sgd`, `adam`, `factored` and `muon` are the
+rules. `wrapper` is the base of stages, which a `chain` combines: `clipping`, `accumulating`,
+`averaged`, `mixed_precision` and the `reducer` between ranks. `schedules` and `hyper` define
+hyper-parameters, `regularization` penalties and constraints.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from singanet.optimizer.clipping import (
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.factored import Adafactor, AdaLomo, FactoredAdam, GaLore
 from singanet.optimizer.mixed_precision import MixedPrecision
+from singanet.optimizer.muon import Muon
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import (
     ClipNorm,
@@ -69,6 +70,7 @@ __all__ = [
     "Lion",
     "MaxNorm",
     "MixedPrecision",
+    "Muon",
     "NAdam",
     "Nesterov",
     "Optimizer",

@@ -152,7 +152,7 @@ class UpdateChain:
         if rule is None or not param.trainable:
             return {}
         whole, dtype = prod(param.shape), self.rule_type(param)
-        sizes = zip(rule.slots, rule._slot_sizes(param.shape), strict=True)
+        sizes = zip(rule.slots, rule._slot_sizes(param.shape, rule.state(param.name)), strict=True)
         return {slot: (param.shape if size == whole else (size,), dtype) for slot, size in sizes}
 
     def state_bytes(self, param: Param) -> int:
@@ -199,7 +199,7 @@ class UpdateChain:
             for stage in self.stages:
                 stage.train(trained)
         if isinstance(self.rule, Optimizer):
-            self.rule.follow(net.params())
+            self.rule.follow(net.params(), net)
         else:
             self.optimizer.register_all(net.param_specs())
 

@@ -161,7 +161,7 @@ class FactoredAdam(Adam):
     _in_one_call = True
     epsilon_after_correction = True
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
         """Return the sizes of m, R, C and the full v."""
         size = math.prod(shape)
         return (
@@ -261,7 +261,7 @@ class GaLore(Adam):
         self.refresh = checked_count("GaLore", "refresh", refresh, 1)
         self.gain = at(checked("GaLore", "gain", gain, 1e-300), 0)
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
         """Return the sizes of P and the moments of R, or without P of Adam's moments."""
         size = math.prod(shape)
         if len(shape) < 2 or not size:
@@ -397,7 +397,7 @@ class Adafactor(Optimizer):
         self.epsilon_2 = at(checked(where, "epsilon_2", epsilon_2), 0)
         self.clip_threshold = at(checked(where, "clip_threshold", clip_threshold, 1e-300), 0)
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
         """Return the sizes of R, C and the full V."""
         if len(shape) > 1:
             return shape[0], math.prod(shape[1:]), 0

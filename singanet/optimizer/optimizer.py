@@ -269,8 +269,8 @@ class Optimizer(Counted, Configurable, ABC):
         for spec in specs:
             self.register(spec.name, spec)
 
-    def follow(self, params: Iterable[Param]) -> None:
-        """Train ``params``, the parameters of a net, with the settings of `_spec_of`."""
+    def follow(self, params: Iterable[Param], net: Any = None) -> None:
+        """Train ``params``, the parameters of ``net``, with the settings of `_spec_of`."""
         for param in params:
             self._owners.turn(param.name, param.root, self._states)
             self._settle_as(param.name, self._spec_of(param))
@@ -301,11 +301,16 @@ class Optimizer(Counted, Configurable, ABC):
 
     def _settle_as(self, name: str, spec: ParamSpec) -> None:
         where = f"{type(self).__name__}, parameter {name!r}"
-        fresh = configured(where, name, spec, self.regularizer, self.constraint)
+        rule = self._rule_for(self._states.get(name))
+        fresh = configured(where, name, spec, rule.regularizer, rule.constraint)
         if name in self._states:
             self._states[name].settle_as(fresh)
         else:
             self._states[name] = fresh
+
+    def _rule_for(self, state: ParamState | None) -> Optimizer:
+        """Return the rule that updates the parameter of ``state``: this one, or one inside."""
+        return self
 
     def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
         """Update ``values`` in place by ``scale`` · ``grads``.
@@ -397,7 +402,9 @@ class Optimizer(Counted, Configurable, ABC):
         for state in self._states.values():
             if state.arrays and state.name in values:
                 value = values[state.name]
-                check_loaded(type(self).__name__, state, self._slot_sizes(value.shape), value)
+                check_loaded(
+                    type(self).__name__, state, self._slot_sizes(value.shape, state), value
+                )
 
     def _run(
         self,
@@ -418,11 +425,11 @@ class Optimizer(Counted, Configurable, ABC):
                     state = self._state_of(name, value)
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
-                    check_loaded(where, state, self._slot_sizes(value.shape), value)
+                    check_loaded(where, state, self._slot_sizes(value.shape, state), value)
                 jobs.append((state, value, grad, *self.numbers(state, lr)))
         for state, value, grad, penalty, scalars in jobs:
             if state.shape is None:
-                state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
+                state.settle_on(value, self._slot_sizes(value.shape, state), self._buckets)
             numbers = state.arrays, penalty, scalars, scale
             if isinstance(grad, tuple):
                 indices, rows = grad
@@ -459,12 +466,12 @@ class Optimizer(Counted, Configurable, ABC):
         """
         state = self._state_of(name, value)
         if state.shape is None:
-            sizes = self._slot_sizes(value.shape)
+            sizes = self._slot_sizes(value.shape, state)
             if state.arrays:
                 check_loaded(type(self).__name__, state, sizes, value)
             state.settle_on(value, sizes, self._buckets)
         elif state.arrays and self._buckets.lacks(name, value, state.arrays):
-            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
+            state.settle_on(value, self._slot_sizes(value.shape, state), self._buckets)
         return state
 
     def _will_change(self, name: str) -> bool:
@@ -477,13 +484,12 @@ class Optimizer(Counted, Configurable, ABC):
 
         A user's schedule is not called, as it may count its calls.
         """
-        if self.learning_rate is None or (
-            callable(self.learning_rate) and not is_library(type(self.learning_rate))
-        ):
-            return
         for state in map(self.state, names):
+            given = self._rule_for(state).learning_rate
+            if given is None or (callable(given) and not is_library(type(given))):
+                continue
             step = state.step // self.every
-            rate = at(self.learning_rate, step) * state.lr_mult
+            rate = at(given, step) * state.lr_mult
             if not math.isfinite(rate):
                 raise not_finite(type(self).__name__, state.name, rate, step)
 
@@ -569,7 +575,7 @@ class Optimizer(Counted, Configurable, ABC):
         *scalars, kept = update.scalars
         return update._replace(scalars=tuple(scalars), kept=kept)
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
         """Return the number of elements of each state array of a parameter."""
         return (math.prod(shape),) * len(self.slots)
 

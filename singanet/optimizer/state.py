@@ -36,7 +36,8 @@ class ParamState:
 
     ``shape`` is None until the first update after the start or after loading. ``held`` are the
     arrays in memory. ``seen`` is a reference to the parameter's array at the last update, if the
-    parameter belongs to a net.
+    parameter belongs to a net. ``ratio`` is used by `Muon`: outputs over inputs of a hidden matrix,
+    0 for another parameter, None if unknown.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class ParamState:
         "lr_mult",
         "name",
         "penalty_mult",
+        "ratio",
         "regularizer",
         "seen",
         "shape",
@@ -62,6 +64,7 @@ class ParamState:
         self.lr_mult = 1.0
         self.decay_mult = 1.0
         self.penalty_mult = 1.0
+        self.ratio: float | None = None
         self.regularizer = regularizer
         self.constraint = constraint
         self.step = 0

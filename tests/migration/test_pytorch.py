@@ -762,6 +762,19 @@ def adafactor(pair):
     told(pair, "kernels are factored as (F, C·kh·kw)", *found)
 
 
+@row(OPTIM, "Muon", momentum=[0.95, 0.5], nesterov=BOTH, ns_steps=[5, 2], **PLAIN)
+def muon(pair):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+        for rate in (None, pair.of("lr")):
+            found = stepped(pair.ours(), lambda p: pair.theirs(params=p), (5, 5), rate=rate)
+            close(*found, "in one precision", 1e-8, 1e-8)
+        found = stepped(pair.ours(), lambda p: pair.theirs(params=p), (3, 5))
+        told(pair, "matrices: (in, out)", *found)
+    found = stepped(pair.ours(lr=0.1), lambda p: pair.theirs(params=p, lr=0.1), (5, 5))
+    told(pair, "the iteration: in float32", *found)
+
+
 @row(OPTIM, "Optimizer")
 def rule(pair):
     told(pair, "`defaults`: the arguments")

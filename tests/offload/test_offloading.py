@@ -42,6 +42,7 @@ def x_y():
 @pytest.mark.parametrize("rule", [
     lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: opt.Adafactor(lr=0.01),
     lambda: opt.AdamW(lr=0.01), lambda: opt.GaLore(lr=0.01, rank=16, refresh=2),
+    lambda: opt.Muon(lr=0.01),
 ])  # fmt: skip
 def test_steps_are_those_in_memory(tmp_path, x_y, rule):
     twins = Twins(net_of, tmp_path / "net", KEEP, rule)

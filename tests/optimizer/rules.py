@@ -170,6 +170,23 @@ def galore(w, gs, lr, after=False):
         yield w
 
 
+def muon(w, gs, lr):
+    """Of matrices (in, out); what is none has `AdamW`."""
+    if w.ndim != 2:
+        yield from adamw(w, gs, lr)
+        return
+    h = 0.0
+    for g in gs:
+        h = 0.9 * h + 0.1 * g
+        x = 0.1 * g + 0.9 * h
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x - 4.775 * a @ x + 2.0315 * a @ a @ x
+        w = w * (1 - lr * 0.05) - lr * max(1, w.shape[1] / w.shape[0]) ** 0.5 * x
+        yield w
+
+
 def factored_adam(w, gs, lr, after=False):
     w = w.reshape(len(w), -1)
     m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
@@ -192,9 +209,14 @@ class Rule:
     """The decoupled decay of the formula."""
     whole: bool = False
     """The rule looks at a whole parameter, so pieces of one are updated otherwise."""
+    others: Any = None
+    """The rule of what is no matrix; it is given the same settings."""
 
     def __call__(self, **more):
-        return self.kind(**{"learning_rate": 0.1, "weight_decay": 0.0, **self.given, **more})
+        more = {"learning_rate": 0.1, "weight_decay": 0.0, **more}
+        if self.others is not None:
+            more["others"] = self.others(**more, **MOMENTS)
+        return self.kind(**self.given, **more)
 
 
 MOMENTS = {"beta_1": 0.8, "beta_2": 0.9, "epsilon": 0.01}
@@ -216,6 +238,9 @@ RULES = {
     "adalomo": Rule(opt.AdaLomo, adalomo, {"clip": 0.7}, 0.05, whole=True),
     "galore": Rule(
         opt.GaLore, galore, {**MOMENTS, "rank": 3, "refresh": 3, "gain": 0.5}, 0.05, whole=True
+    ),
+    "muon": Rule(
+        opt.Muon, muon, {"momentum": 0.9}, 0.05, whole=True, others=opt.AdamW
     ),
     "factored adam": Rule(opt.FactoredAdam, factored_adam, MOMENTS, 0.05, whole=True),
     "folded sgd": Rule(opt.AccumulatingSGD, momentum, {"every": 1, "momentum": 0.9}),

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import singanet
+from singanet import layers
 from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, ShapeError, SignatureError, UnknownNameError
 from singanet.optimizer import schedules
@@ -279,6 +281,8 @@ def test_row_sparse_touches_its_rows_alone_and_treats_them_as_dense(name, data):
     options = {"weight_decay": 0.1, "constraint": opt.MaxNorm(0.5, axis=1)}
     sparse, dense = value.copy(), value[indices]
     one, other = RULES[name](**options), RULES[name](**options)
+    # Which Muon takes from the shape.
+    one.state("w").ratio = other.state("w").ratio = 1.0
     for gradient in (RowSparse(indices, grad), (indices, 2 * grad)):
         one.update(["w"], [sparse], [gradient], scale=0.5)
         other.update(["w"], [dense], [gradient[1]], scale=0.5)
@@ -317,7 +321,7 @@ def test_resume_is_exact(make, kept):
     same(one.state_dict(), second.state_dict())
     for key, array in one.state_dict().items():
         name, _, slot = key.rpartition("/")
-        if slot not in ("rows", "columns", "full", "basis"):
+        if slot not in ("rows", "columns", "full", "basis") and array.size:
             assert array.shape == (() if slot == "step" else SHAPES[name])
     second.load_state_dict({})
     assert second.state_dict() == {}
@@ -646,3 +650,110 @@ def test_a_rule_of_a_user_may_go_by_other_words():
     assert mine.rate() == 0.5
     with pytest.raises(TypeError, match="weight_decy"):
         Mine(0.3, weight_decy=0.1)
+
+
+# --- Muon -----------------------------------------------------------------------------------------
+
+
+def a_net_of_words():
+    """An embedding, two hidden layers, a convolution, and the last product."""
+    x = singanet.Input("x", (6,), dtype="int64")
+    y = layers.Embedding("words", 11, 8)(x)
+    y = layers.Dense("wide", 12, activation="gelu")(y)
+    y = layers.Dense("narrow", 5, W_transpose=True)(y)
+    y = layers.Conv1D("near", 5, 3, padding="same", data_format="channels_last")(y)
+    y = layers.Dense("inner", 7, activation="tanh")(layers.Flatten("flat")(y))
+    scores, loss = layers.Dense("scores", 3)(y), singanet.loss.SoftmaxCrossEntropy()
+    return singanet.FeedForwardNet(inputs=[x], outputs=[scores], loss=loss, seed=0)
+
+
+def test_muon_updates_hidden_matrices_alone(rng):
+    net, muon = a_net_of_words(), opt.Muon(0.02)
+    net.step(rng.integers(0, 11, (4, 6)), rng.integers(0, 3, 4), muon)
+    saved = muon.state_dict()
+    by_muon = {key.rpartition("/")[0] for key, a in saved.items() if "direction" in key and a.size}
+    assert by_muon == {"wide/weight", "narrow/weight", "inner/weight"}
+    assert {muon.state(name).ratio for name in by_muon} == {12 / 8, 5 / 12, 7 / 30}
+    # One array of a matrix, two of the others, and a count.
+    shapes = {
+        p.name: math.prod(p.shape) * (1 if p.name in by_muon else 2) + 1 for p in net.params()
+    }
+    assert sum(array.size for array in saved.values()) == sum(shapes.values())
+
+
+def test_muon_in_a_loop_of_ones_own_asks_for_the_net(rng):
+    net = a_net_of_words()
+    x, y = rng.integers(0, 11, (4, 6)), rng.integers(0, 3, 4)
+    muon, other, same_net = opt.Muon(0.02), opt.Muon(0.02), a_net_of_words()
+    for asked in (False, True):
+        if asked:
+            muon.follow(net.params(), net)
+        net.loss.forward(True, net.forward(True, x), y)
+        for names, values, grads in net.backward(net.loss.backward()):
+            if not asked:
+                with pytest.raises(ArgumentError, match=r"follow\(net.params\(\), net\)"):
+                    muon.update(names, values, grads)
+                break
+            muon.update(names, values, grads)
+    same_net.step(x, y, other)
+    for one, two in zip(net.params(), same_net.params(), strict=True):
+        np.testing.assert_allclose(one.value, two.value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rule_inside_muon_is_part_of_its_state_and_settings():
+    muon = opt.Muon(0.02, others=opt.Adam(schedules.Plateau(0.1, patience=1)))
+    muon.others.learning_rate.observe(1.0)
+    muon.others.learning_rate.observe(1.0)
+    muon.others.beta_1 = 0.5
+    again = opt.Muon.from_config(
+        json.loads(json.dumps(opt.Muon(0.02, others=opt.Lion(0.1)).to_config()))
+    )
+    assert repr(again.others) == repr(opt.Lion(0.1))
+    other = opt.Muon(0.02, others=opt.Adam(schedules.Plateau(0.1, patience=1)))
+    other.load_state_dict(muon.state_dict())
+    assert other.others.rate() == pytest.approx(0.01)
+    assert other.others.beta_1 == 0.5
+    for bad in (opt.Muon(), opt.AccumulatingSGD(2), "adamw"):
+        with pytest.raises(ArgumentError, match=r"Muon\(others=\)"):
+            opt.Muon(others=bad)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_muon_equals_pytorch_in_float32(nesterov, monkeypatch, rng):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch.optim has no Muon")
+    # Its iteration in float32.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    hidden = [layers.Dense(name, 32, activation="tanh") for name in ("a", "b")]
+    tall = layers.Dense("c", 8, activation="tanh")
+    net = singanet.FeedForwardNet(
+        [*hidden, tall, layers.Dense("out", 1)], loss=singanet.loss.SquaredError(), seed=0
+    )
+    x = rng.normal(size=(64, 16)).astype(np.float32)
+    y = np.sin(x @ rng.normal(size=(16, 1)).astype(np.float32))
+    muon = opt.Muon(0.02, nesterov=nesterov, weight_decay=0.1, others=opt.AdamW(0.01))
+    net.build((16,))
+    parts = [torch.nn.Linear(*net[n].params["weight"].shape) for n in ("a", "b", "c", "out")]
+    for linear, name in zip(parts, ("a", "b", "c", "out"), strict=True):
+        linear.weight.data = torch.tensor(net[name].params["weight"].value.T.copy())
+        linear.bias.data = torch.tensor(net[name].params["bias"].value.copy())
+    inner = [linear.weight for linear in parts[:3]]
+    rest = [*(linear.bias for linear in parts), parts[3].weight]
+    peers = [
+        torch.optim.Muon(inner, lr=0.02, momentum=0.95, nesterov=nesterov, weight_decay=0.1),
+        torch.optim.AdamW(rest, lr=0.01),
+    ]
+    given, wanted = torch.tensor(x), torch.tensor(y)
+    for _ in range(50):
+        found, _ = net.step(x, y, muon)
+        out = given
+        for linear in parts[:3]:
+            out = torch.tanh(linear(out))
+        loss = ((parts[3](out) - wanted) ** 2).sum(dim=1).mean() / 2
+        for peer in peers:
+            peer.zero_grad()
+        loss.backward()
+        for peer in peers:
+            peer.step()
+        assert found == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)

@@ -257,6 +257,8 @@ def test_state_lies_as_the_parameters_do(dtype, rng):
 @pytest.mark.parametrize("name", RULES)
 def test_updates_are_those_of_arrays_apart(name, rng):
     net, one, other = net_of(), RULES[name](), RULES[name]()
+    for each in (one, other):
+        each.follow(net.params(), net)
     apart = values(net)
     for _ in range(4):
         other.update(net.param_names(), apart, update(net, one, rng))

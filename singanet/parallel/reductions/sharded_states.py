@@ -209,8 +209,9 @@ def _by_parts(chain: UpdateChain, param: Param) -> bool:
     """Return True if the rule of ``chain`` may update rows of ``param`` separately."""
     rule = chain.own_rule
     size = prod(param.shape)
-    alike = rule is not None and {*rule._slot_sizes(param.shape)} <= {size}
-    return alike and chain.treats_alike(param)
+    if rule is None or not chain.treats_alike(param):
+        return False
+    return {*rule._slot_sizes(param.shape, rule.state(param.name))} <= {size}
 
 
 def params_of(net: Net) -> list[Param]:
@@ -257,7 +258,7 @@ def cut_net(
     if not isinstance(executor, Gathered):
         executor = Gathered(Gathers(comm), net.executor)
     if chain.own_rule is not None:
-        chain.own_rule.follow(params)
+        chain.own_rule.follow(params, net)
     trained = [param for param in large if param.trainable]
     planned = cut.planned(trained, chain, comm.size)
     for param in large:

@@ -219,7 +219,7 @@ class Shard(ServedTable):
         if self._folder is None:
             return
         loaded = state.arrays or [0.0] * len(rule.slots)
-        sizes = rule._slot_sizes(self.values.shape)
+        sizes = rule._slot_sizes(self.values.shape, rule.state(self.name))
         arrays = []
         for slot, size, array in zip(rule.slots, sizes, loaded, strict=True):
             place = _room(self._folder, f"{self.name}.{slot}", (size,), self.dtype)

@@ -101,7 +101,8 @@ class Numbers:
     def settings(self) -> tuple[Any, ...]:
         """The settings that the numbers depend on; equal ones give equal numbers."""
         state = self.state
-        return state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.regularizer
+        alike = state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.ratio
+        return *alike, state.regularizer
 
     def asked(self) -> tuple[float, tuple[float, ...]]:
         """The numbers of this step."""

@@ -232,6 +232,7 @@ RULES = {
     "lamb": lambda: kinds.LAMB(lr=0.01),
     "adafactor": lambda: kinds.Adafactor(lr=0.02),
     "galore": lambda: kinds.GaLore(lr=0.01, rank=2),
+    "muon": lambda: kinds.Muon(lr=0.01),
     "own rule": Signs,
 }
 NOT_SMOOTH = ("own rule", "galore")
