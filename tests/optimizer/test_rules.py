@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -757,3 +758,16 @@ def test_muon_equals_pytorch_in_float32(nesterov, monkeypatch, rng):
         for peer in peers:
             peer.step()
         assert found == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)
+
+
+def test_muon_holds_one_matrix_at_a_time(rng):
+    muon, names = opt.Muon(0.02), ["a", "b", "c"]
+    values = [rng.normal(size=(256, 1024)).astype(np.float32) for _ in names]
+    muon.update(names, values, values)
+    tracemalloc.start()
+    try:
+        muon.update(names, values, values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * values[0].nbytes
