@@ -28,7 +28,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.state import check_type
+from singanet.optimizer.state import check_type, nothing
 from singanet.program.compile import Compiler, Recording
 from singanet.program.cost import CALL_BYTES, peak_memory, plan_bytes, work_of
 from singanet.program.ir import Call, NotRecordableError, Token
@@ -146,6 +146,9 @@ def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | W
     if chain.own_rule is not None:
         for param in net._execution_plan().trained_params():
             check_type(type(chain.rule).__name__, param.name, chain.rule_type(param))
+        # The size of state may depend on the layer. The next step of any net turns to its own.
+        chain.own_rule.follow(net.params(), net)
+        chain.owners.net = nothing
     return optimizer
 
 
