@@ -263,7 +263,8 @@ def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
 
 def hidden_matrices(net: Any) -> dict[ParamRoot, float]:
     """Return outputs over inputs of each matrix of ``net`` behind which is another product."""
-    plan = net._execution_plan()
+    # A rank of a pipeline has a part of the net, whose last product is another's.
+    plan = getattr(net, "whole", net)._execution_plan()
     found: dict[ParamRoot, float] = {}
     apart: set[ParamRoot] = set()
     for step in plan.steps:

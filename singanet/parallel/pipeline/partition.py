@@ -362,8 +362,8 @@ class StagePart:
     _passes_are_its_own = True
 
     def __init__(self, net: Net, plan: StagePlan) -> None:
-        self.net, self.plan = net, plan
-        self.version = net.version
+        self.net = self.whole = net
+        self.plan, self.version = plan, net.version
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.net, name)

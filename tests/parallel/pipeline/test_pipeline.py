@@ -15,7 +15,7 @@ from singanet.errors import ArgumentError, CallOrderError, GraphError
 from singanet.layers import Activation, Add, Concat, Dense, Embedding, Flatten, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm, Muon
 from singanet.optimizer.mixed_precision import MixedPrecision, ScaledUpdates
 from singanet.parallel.pipeline import partition
 from singanet.training.callbacks import EMA
@@ -240,6 +240,7 @@ RULES = [
     lambda: SGD(lr=0.1, momentum=0.9),
     lambda: Adam(lr=0.01),
     lambda: ClipByGlobalNorm(SGD(lr=0.3), 0.2),
+    lambda: Muon(lr=0.003),
 ]
 
 
@@ -250,7 +251,7 @@ def test_a_random_net_trains_as_in_one_process(seed):
     rng = np.random.default_rng(10**6 + seed)
     stages, micro = int(rng.integers(2, 5)), int(rng.integers(1, 6))
     setting = Setting(
-        lambda: random_net(seed, stages), RULES[seed % 3], ranks=stages, micro=micro,
+        lambda: random_net(seed, stages), RULES[seed % 4], ranks=stages, micro=micro,
         steps=2, near=(1e-3, 2e-5),
     )  # fmt: skip
     expect_one_process(setting, str(rng.choice(["gpipe", "1f1b"])))
