@@ -18,6 +18,7 @@ from singanet.optimizer import (
     ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByValue,
+    Muon,
 )
 from singanet.optimizer.schedules import Plateau
 from singanet.parallel import AllReduce, Hybrid, ParameterServer
@@ -393,3 +394,9 @@ def test_what_is_refused():
     ):  # fmt: skip
         with pytest.raises(kind, match=told):
             make()
+
+
+@pytest.mark.parametrize("kind", [ParameterServer, Hybrid])
+def test_servers_refuse_a_rule_that_goes_by_layers(kind):
+    with pytest.raises(ArgumentError, match=r"Muon in .*train by AllReduce or Sharded"):
+        kind(ClipByValue(Muon(), 0.5))

@@ -366,9 +366,17 @@ class RankReducer(Reducer):
     def _servers_of(self, given: ServerRanks | None) -> ServerRanks | None:
         """Return the server ranks: ``given``, or the job's; None for a single process.
 
-        Errors: `ArgumentError` if several workers have no server.
+        Errors: `ArgumentError` if several workers have no server, or for a rule such as `Muon`.
         """
         where = type(self).__name__
+        rule = UpdateChain(self.optimizer).own_rule
+        if rule is not None and type(rule)._rule_for is not Optimizer._rule_for:
+            raise ArgumentError(
+                f"{type(rule).__name__} in {where}",
+                expected="a rule that is the same for all layers, which servers do not know",
+                received=type(rule).__name__,
+                advice=f"train by AllReduce or Sharded with {type(rule).__name__}",
+            )
         self.arguments.pop("servers", None)
         found = servers() if self._by_default and given is None else given
         if found is not None:
