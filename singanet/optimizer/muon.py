@@ -189,6 +189,13 @@ class Muon(Optimizer):
         gain = math.sqrt(max(1.0, state.ratio or 0.0))
         return rate * gain, at(self.momentum, state.step)
 
+    def _room(self, value: Array) -> int:
+        rows, columns = sorted(value.shape) if value.ndim == 2 else (0, 0)
+        squares = 2 * rows <= columns
+        blocks = (2 if squares else 3) * _columns_at_a_time(columns)
+        size = rows * (columns + blocks + (2 if squares else 1) * rows)
+        return size * np.promote_types(value.dtype, np.float32).itemsize
+
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, (direction, *_), _, scalars, _, kept = update
         if not value.size:
@@ -238,7 +245,7 @@ def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
     rows, columns = x.shape
     # A product more for each column, unless (X Xᵀ)² is small beside x.
     squares = 2 * rows <= columns
-    count = max(64, columns // 16)
+    count = _columns_at_a_time(columns)
     gram = xp.empty((rows, rows), x.dtype)
     for _ in range(steps):
         xp.matmul(x, x.T, out=gram)
@@ -259,6 +266,10 @@ def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
                 step += further
             part *= _A
             part += step
+
+
+def _columns_at_a_time(columns: int) -> int:
+    return min(columns, max(64, columns // 16))
 
 
 def hidden_matrices(net: Any) -> dict[ParamRoot, float]:

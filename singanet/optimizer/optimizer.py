@@ -579,6 +579,10 @@ class Optimizer(Counted, Configurable, ABC):
         """Return the number of elements of each state array of a parameter."""
         return (math.prod(shape),) * len(self.slots)
 
+    def _room(self, value: Array) -> int:
+        """Return the bytes that an update of ``value`` needs beside it, if they are many."""
+        return 0
+
     @abstractmethod
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         """Return the numbers of the rule for this step, computed once a parameter."""

@@ -318,6 +318,7 @@ class Updates:
         self._waiting: list[PendingUpdate] = []
         self._untraced: dict[int, Array] = {}
         self._moves: dict[int, tuple[int, int]] = {}
+        self._room = 0
 
     def ahead(self) -> TwoPasses | None:
         """The clipping that has to see all gradients of this step first, if any does.
@@ -570,6 +571,10 @@ class Updates:
         """
         # Nothing more of the recording, whose memory would live as long as the program.
         rule, name, held = self.rule, numbers.state.name, self.held
+        # Of one parameter at a time.
+        more = max(rule._rule_for(numbers.state)._room(value) - self._room, 0)
+        self._room += more
+        self.tape.beside += more
 
         @done_whole
         def update(grad: Array, scale: Any) -> None:
