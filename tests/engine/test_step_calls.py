@@ -21,7 +21,8 @@ X, Y = RNG.standard_normal((8, 16)).astype(np.float32), np.arange(8) % 4
 def own_calls(call):
     """The Python functions of the package that ``call`` enters, generators at each turn.
 
-    Those of kernels by oneDNN and of their routes are left out, which not every machine has.
+    Those of kernels by oneDNN and LLVM and of their routes are left out, which not every machine
+    has.
     """
     for _ in range(6):
         call()
@@ -30,7 +31,7 @@ def own_calls(call):
     def seen(frame, event, _):
         nonlocal count
         file = frame.f_code.co_filename
-        routed = "onednn" in file or file.endswith("ops/kernel.py")
+        routed = "onednn" in file or "ops/llvm" in file or file.endswith("ops/kernel.py")
         count += event == "call" and file.startswith(PACKAGE) and not routed
 
     before = sys.getprofile()
