@@ -302,9 +302,11 @@ def test_an_index_that_is_too_long_and_a_folder_without_weights(folder, tmp_path
 def test_a_folder_goes_in_and_out_beside_its_arrays(tmp_path, dtype):
     """Of 64 MB: into turned arrays that are there, and from them, with 12 MB beside."""
     state = {f"w{k}": np.full((2048, 2048), k, "f4").T for k in range(4)}
-    warm = {"w": np.ones((2, 3), "f4").T}
-    write_folder(tmp_path / "warm", warm, 8, dtype)
-    read_state(tmp_path / "warm")
+    # Large enough for the casts that are compiled at their first use.
+    warm = {"w": np.ones((512, 600), "f4").T}
+    write_folder(tmp_path / "warm", warm, 1 << 20, dtype)
+    with open_state(tmp_path / "warm") as reader:
+        reader.read_into("w", warm["w"])
     peak = Peak()
     peak.start()
     write_folder(tmp_path / "m", state, 40 << 20, dtype)
