@@ -27,6 +27,7 @@ from singanet.program.trace.strides import (
     completed,
     element_wise,
     element_wise_layout,
+    extent,
     indexed,
     is_packed,
     normalized,
@@ -39,6 +40,9 @@ from singanet.program.trace.strides import (
     result_types,
 )
 from singanet.types import Array, Shape
+
+Filled = Literal["out", "first", "last", "hidden"]
+"""How a call takes the arrays that it fills: by the keyword out, as arguments, or not at all."""
 
 
 class CallWriter(Protocol):
@@ -71,7 +75,7 @@ class CallWriter(Protocol):
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
         outs: Sequence[Any],
-        place: Literal["out", "first", "last", "hidden"] = "out",
+        place: Filled = "out",
         *,
         changes: bool = False,
         elementwise: bool = False,
@@ -441,14 +445,11 @@ def hollow(array: AbstractArray, value: Any = None) -> Array:
 
     Its memory costs nothing before it is touched.
     """
-    steps = [(size - 1) * step for size, step in zip(array.shape, array.strides, strict=True)]
     if 0 in array.shape:
         return np.empty(array.shape, array.dtype)
-    low = sum(step for step in steps if step < 0)
-    high = sum(step for step in steps if step > 0) + array.dtype.itemsize
-    made: Array = np.ndarray(
-        array.shape, array.dtype, np.empty(high - low, np.uint8), -low, array.strides
-    )
+    start, end = extent(array.shape, array.strides, array.dtype.itemsize)
+    memory = np.empty(end - start, np.uint8)
+    made: Array = np.ndarray(array.shape, array.dtype, memory, -start, array.strides)
     if value is not None:
         made[...] = value
     return made

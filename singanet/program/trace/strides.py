@@ -37,6 +37,15 @@ def is_packed(shape: Shape, strides: Shape, itemsize: int) -> bool:
     return True
 
 
+def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
+    """Return the first byte of an array with elements, counted from its first element, and the end.
+
+    The first byte is below 0 if strides are.
+    """
+    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(s for s in steps if s > 0) + itemsize
+
+
 def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int]:
     """Return shape, strides and offset of the view of a basic index."""
     parts = list(index) if isinstance(index, tuple) else [index]

@@ -7,7 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, takewhile
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,16 +22,15 @@ from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.trace.abstract import (
     AbstractArray,
     ArrayRegion,
+    Filled,
     copy_order,
     current_tape,
     set_tape,
 )
 from singanet.program.trace.numbers import StepScalar
-from singanet.program.trace.strides import packed
+from singanet.program.trace.strides import extent, packed
 from singanet.program.trace.values import Values
 from singanet.types import Array
-
-Place = Literal["out", "first", "last", "hidden"]
 
 
 class _Part(NamedTuple):
@@ -232,13 +231,12 @@ class Tape:
 
     def place(self, array: Any) -> AbstractArray:
         """As `hold`, for an array that a call reads or fills; an abstract one is its own place."""
-        if type(array) is AbstractArray or isinstance(array, AbstractArray):
+        if isinstance(array, AbstractArray):
             return array
-        found = self._placed.get(id(array))
-        if found is not None:
-            return found[1]
-        if self.allowed is not None and not {*self._roots, *self.allowed} & {id(root_of(array))}:
-            raise NotRecordableError("an array that no kernel is known to have made")
+        if self.allowed is not None and id(array) not in self._placed:
+            root = id(root_of(array))
+            if root not in self._roots and root not in self.allowed:
+                raise NotRecordableError("an array that no kernel is known to have made")
         return self.hold(array)
 
     def _held(self, array: Any, constant: bool, poison: str) -> AbstractArray:
@@ -272,10 +270,8 @@ class Tape:
 
     def _parts_in(self, ref: Ref) -> list[_Part]:
         """The parameters in a bucket of which the array at ``ref`` has elements."""
-        steps = [(size - 1) * step for size, step in zip(ref.shape, ref.strides, strict=True)]
-        low = ref.offset + sum(step for step in steps if step < 0)
-        high = ref.offset + sum(step for step in steps if step > 0) + ref.dtype.itemsize
-        return _overlapping(self._parts[ref.token], low, high)
+        start, end = extent(ref.shape, ref.strides, ref.dtype.itemsize)
+        return _overlapping(self._parts[ref.token], ref.offset + start, ref.offset + end)
 
     def ref(self, array: Any) -> Ref:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
@@ -320,7 +316,7 @@ class Tape:
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
         outs: Sequence[Any],
-        place: Place = "out",
+        place: Filled = "out",
         *,
         changes: bool = False,
         elementwise: bool = False,
