@@ -1,4 +1,4 @@
-"""Limit the threads of NumPy's BLAS next to singanet's own."""
+"""NumPy's BLAS: its threads next to singanet's own, and a way around a false flag of its."""
 
 from __future__ import annotations
 
@@ -7,16 +7,35 @@ import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from singanet.types import Array
+
 _CHOSEN_BY = "OPENBLAS_NUM_THREADS"
+
+_FALSE_FLAGS = 5
+"""Length of the sums of a float32 product with a vector for which OpenBLAS 0.3.31 may report an
+invalid value that there is not: for AVX-512 it computes with whatever lies beyond the row."""
 
 _PTHREADS = 1
 """OpenBLAS's code for threads of its own, not OpenMP's."""
 
 _FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 """Names of its functions in NumPy's wheels, and in builds for integers of 64 and 32 bits."""
+
+
+def product(xp: Any, a: Array, b: Array, out: Array | None = None) -> Array:
+    """Return ``xp.matmul(a, b, out=out)`` without false flags: a vector is multiplied twice."""
+    if a.shape[-1] != _FALSE_FLAGS or 1 not in (a.shape[-2], b.shape[-1]):
+        plain: Array = xp.matmul(a, b, out=out)
+        return plain
+    if b.shape[-1] == 1:
+        made = xp.matmul(a, xp.concatenate((b, b), axis=-1))[..., :1]
+    else:
+        made = xp.matmul(xp.concatenate((a, a), axis=-2), b)[..., :1, :]
+    return xp.multiply(made, 1, out=out)
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from singanet.ops.blas import product
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -261,8 +262,7 @@ class WatchedMatrix(NarrowMatrix):
         return self.values.T[indices]
 
     def few(self, x: Array) -> Array:
-        made: Array = np.matmul(x, self.values)
-        return made
+        return product(np, x, self.values)
 
 
 class HalvesMatrix(NarrowMatrix):
@@ -298,7 +298,7 @@ class HalvesMatrix(NarrowMatrix):
     def few(self, x: Array) -> Array:
         y = np.empty((len(x), self.outputs), np.float32)
         for part in self.parts(_IN_CACHE):
-            np.matmul(x, self.columns(part.start, part.stop), out=y[:, part])
+            product(np, x, self.columns(part.start, part.stop), y[:, part])
         return y
 
 
@@ -414,7 +414,7 @@ class BlockMatrix(NarrowMatrix):
     def few(self, x: Array) -> Array:
         y = np.empty((len(x), self.outputs), np.float32)
         for part in self.parts(_IN_CACHE):
-            np.matmul(x, self.columns(part.start, part.stop), out=y[:, part])
+            product(np, x, self.columns(part.start, part.stop), y[:, part])
         return y
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.ops import ops_for
+from singanet.ops.blas import product
 from singanet.optimizer.adam import Adam, descend
 from singanet.optimizer.element_wise import decay, prepared
 from singanet.optimizer.hyper import Hyper, at, checked, in_type, on_host
@@ -292,7 +293,7 @@ class GaLore(Adam):
         p = basis.reshape(-1, self.rank) if basis.size else None
         if p is not None and renews:
             _strongest(xp, g @ g.T if wide else g.T @ g, p)
-        r = g if p is None else p.T @ g if wide else g @ p
+        r = g if p is None else p.T @ g if wide else product(xp, g, p)
         r = r * in_type(xp, scale, w.dtype)
         m, v = first.reshape(r.shape), second.reshape(r.shape)
         m += (1.0 - beta_1) * (r - m)

@@ -259,6 +259,10 @@ def test_what_lies_beyond_a_matrix_of_five_columns_raises_no_flag(rows):
             lambda: numpy_ops.softmax_cross_entropy(x, np.zeros(rows, int)),
             lambda: numpy_ops.matmul(x[:1], np.ones((rows, 5), np.float32).T),
             lambda: numpy_ops.affine(x[:1], np.ones((rows, 6), np.float32)[:, :5].T, None),
+            lambda: numpy_ops.matmul(x[None], np.ones((2, 5, 1), np.float32)),
+            lambda: numpy_ops.matmul(np.ones((2, 1, 5), np.float32), x.T),
+            lambda: numpy_ops.channel_sum(x.reshape(1, rows, 5)),
+            lambda: numpy_ops.global_avg_pool(x.reshape(1, rows, 5)),
         ):
             call(junk)
             work()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.linear import LEAST
@@ -304,7 +305,7 @@ class BlockProducts:
         """Write the product of two factors to ``out``."""
         # NumPy multiplies a single block, or one block of several threads, on one thread.
         if self.others or x.shape[:2] == (1, 1):
-            self.ops.xp.matmul(x, y, out=out)
+            product(self.ops.xp, x, y, out)
         else:
             self.ops.matmul(x, y, out=out)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.heap import steps
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops, Runs
 from singanet.ops.kernel import in_float32, in_order, kernel
 from singanet.ops.narrow import NarrowMatrix, WatchedMatrix
@@ -219,12 +219,6 @@ def parts(samples: int, number: int) -> list[slice]:
 _PRODUCT_BYTES = 1 << 22
 """Bytes of a product before it is added: it stays in the cache."""
 
-_FALSE_FLAGS = 5
-"""Columns of a float32 matrix for which OpenBLAS may report an invalid value that there is not.
-
-Its product with a vector for AVX-512 computes with what it finds beyond the row (OpenBLAS 0.3.31).
-"""
-
 _ROWS = 1 << 11
 """Rows at a time: for more, OpenBLAS has buffers of its own, up to 19 MB a thread."""
 
@@ -249,7 +243,7 @@ def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
         for start in range(lane.start, lane.stop, most):
             part = slice(start, min(start + most, lane.stop))
             room, left, right = (y[:, part], a, b[:, part]) if wide else (y[part], a[part], b)
-            ops.xp.add(room, ops.xp.matmul(left, right), out=room)
+            ops.xp.add(room, product(ops.xp, left, right), out=room)
     return y
 
 
@@ -271,15 +265,6 @@ def affine_constant(
     return ops.xp.maximum(y, 0, out=y) if relu else y
 
 
-def times_vector(xp: Any, a: Array, vector: Array) -> Array:
-    """Return the product of a matrix with a vector, which becomes two columns if it has to."""
-    if len(vector) == _FALSE_FLAGS:
-        column = vector[:, None]
-        vector = xp.concatenate((column, column), axis=1)
-    product: Array = xp.matmul(a, vector)
-    return product if product.ndim == 1 else product[:, 0]
-
-
 def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     """Return the product; each lane computes some rows, or columns if there are more.
 
@@ -287,16 +272,11 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     """
     xp, ahead = ops.xp, a.shape[:-2]
     flat = a.ndim == b.ndim == 2
-    if flat and b.shape == (_FALSE_FLAGS, 1):
-        return xp.multiply(times_vector(xp, a, b[:, 0])[:, None], 1, out=out)
-    if flat and ops.on_host and a.shape == (1, _FALSE_FLAGS) and steps(b)[0] == b.itemsize:
-        return xp.multiply(times_vector(xp, b.T, a[0])[None], 1, out=out)
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
     if not flat and ahead != b.shape[:-2]:
         work = 0
     if work < LEAST:
-        small: Array = xp.matmul(a, b, out=out)
-        return small
+        return product(xp, a, b, out)
     wide = flat and b.shape[1] > len(a)
     tall = flat and not wide and len(a) > _ROWS and ops.on_host
     count = b.shape[1] if wide else len(a)
@@ -306,19 +286,18 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
         if out is None:
             out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
         if wide:
-            xp.matmul(a, b[:, lane], out=out[:, lane])
+            product(xp, a, b[:, lane], out[:, lane])
         elif flat:
             rows, filled = a[lane], out[lane]
             for start in range(0, len(rows), _ROWS):
                 part = slice(start, start + _ROWS)
-                xp.matmul(rows[part], b, out=filled[part])
+                product(xp, rows[part], b, filled[part])
         else:
-            xp.matmul(a[lane], b[lane], out=out[lane])
+            product(xp, a[lane], b[lane], out[lane])
     else:
         assert out is not None
         return out
-    product: Array = xp.matmul(a, b, out=out)
-    return product
+    return product(xp, a, b, out)
 
 
 @kernel(half="lift")

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.base.heap import steps
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.linear import SWEEP
@@ -110,9 +111,9 @@ def _product_with_shares(ops: Ops, x: Array, positions: int) -> Array:
     n, c = x.shape[:2]
     share = ops.xp.full((1, positions), 1 / positions, x.dtype)
     if x.flags.c_contiguous:
-        return ops.xp.matmul(x.reshape(n, c, positions), share.T).reshape(n, c)
+        return product(ops.xp, x.reshape(n, c, positions), share.T).reshape(n, c)
     rows = x.transpose(0, *range(2, x.ndim), 1).reshape(n, positions, c)
-    return ops.xp.matmul(share, rows).reshape(n, c)
+    return product(ops.xp, share, rows).reshape(n, c)
 
 
 @kernel(half="native")

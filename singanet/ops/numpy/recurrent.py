@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.window import (
@@ -85,7 +86,7 @@ def through_state(
     if room is not None:
         assert direction.skips is not None
         xp.multiply(dh, direction.skips[t], out=room)
-    xp.matmul(d, across, out=dh)
+    product(xp, d, across, dh)
     if direction.drop is not None:
         xp.multiply(dh, direction.drop, out=dh)
     if room is not None:
@@ -161,7 +162,7 @@ def _elman_steps(
     for t in direction.steps():
         before, after = direction.around(t)
         hb = h[after]
-        xp.matmul(fed(ops, h[before], direction, room), weight, out=hb)
+        product(xp, fed(ops, h[before], direction, room), weight, hb)
         xp.add(hb, gates[t], out=hb)
         if mode == "relu":
             xp.maximum(hb, 0, out=hb)
@@ -265,7 +266,7 @@ def _steps(
         before, after = direction.around(t)
         hb, old = h[after], h[before]
         rz, new = gates[t, :, : 2 * size], gates[t, :, 2 * size :]
-        xp.matmul(fed(ops, old, direction, narrow), weight, out=wide)
+        product(xp, fed(ops, old, direction, narrow), weight, wide)
         xp.add(rz, wide[:, : 2 * size], out=rz)
         # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
         xp.multiply(rz, 0.5, out=rz)
@@ -408,7 +409,7 @@ def _lstm_steps(
         before, after = direction.around(t)
         z, hb, cb = gates[t], h[after], c[after]
         seen = fed(ops, h[before], direction, narrow)
-        xp.add(z, xp.matmul(seen, weight, out=wide), out=z)
+        xp.add(z, product(xp, seen, weight, wide), out=z)
         xp.multiply(z, slope, out=z)
         xp.tanh(z, out=z)
         xp.multiply(z, slope, out=z)

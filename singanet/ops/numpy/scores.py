@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import draws, transfers
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.linear import times_vector
 from singanet.ops.window import Attention
 from singanet.types import Array, Shape
 
@@ -112,7 +112,7 @@ def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple
     p: Array = xp.empty(x.shape, x.dtype) if out is None else out
     xp.subtract(x, top[:, None], out=p)
     xp.exp(p, out=p)
-    total = times_vector(xp, p, xp.ones(x.shape[1], x.dtype))
+    total = product(xp, p, xp.ones((x.shape[1], 1), x.dtype))[:, 0]
     xp.divide(p, total[:, None], out=p)
     log_sum: Array = xp.log(total, out=total)
     log_sum += top

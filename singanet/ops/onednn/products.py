@@ -27,6 +27,7 @@ import numpy as np
 
 from singanet.base.heap import steps
 from singanet.errors import BackendError
+from singanet.ops import blas
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm import kernels
@@ -355,7 +356,7 @@ def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, transposed: bool
     across = tuple(steps(each)[0] // 4 for each in (y, x, plain))
     key = m, k, n, transposed, *across
     if not ops.runs(_widened_product, key, y, x, plain, passes=ops.passes(k)):
-        np.matmul(x, plain.T if transposed else plain, out=y)
+        blas.product(np, x, plain.T if transposed else plain, y)
 
 
 def _widened_product(

@@ -16,6 +16,7 @@ from singanet.base.tracebacks import users_level
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, brief
 from singanet.ops import ops_for
+from singanet.ops.blas import product
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.hyper import Scale, at, checked
 from singanet.optimizer.optimizer import Optimizer
@@ -570,7 +571,7 @@ class _Matrix:
         self.columns = np.zeros((shape[0], rank), part.dtype)
         self.rows = np.zeros((shape[1], rank), part.dtype)
         if self._mine is not None:
-            np.matmul(self._mine, self._start, out=self.columns)
+            product(np, self._mine, self._start, self.columns)
 
     def turn(self) -> None:
         """Orthonormalize the summed ``columns``, and compute ``rows`` from them."""

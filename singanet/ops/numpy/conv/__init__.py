@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order, kernel
 from singanet.ops.numpy.conv import depthwise, im2col, winograd
@@ -150,7 +151,8 @@ def channel_sum(ops: Ops, dy: Array) -> Array:
     # short partial sums, exact enough in float32.
     ones = ops.xp.ones((1, positions), dy.dtype)
     if dy.flags.c_contiguous:
-        sums = ops.xp.matmul(ones, dy.reshape(n, c, positions).transpose(0, 2, 1))
+        rows = dy.reshape(n, c, positions).transpose(0, 2, 1)
     else:
-        sums = ops.xp.matmul(ones, ops.channels_last(dy).reshape(n, positions, c))
+        rows = ops.channels_last(dy).reshape(n, positions, c)
+    sums = product(ops.xp, ones, rows)
     return sums.sum(axis=(0, 1))

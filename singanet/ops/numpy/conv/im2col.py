@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from singanet.base.heap import steps
+from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.linear import in_lanes, sum_of
@@ -114,7 +115,7 @@ def _stacked(ops: Ops, rows: Array, kernels: Array, out: Array, most: int) -> No
         if size:
             stack = rows[:, rest].reshape(groups, 1, -1, size, k)
             target = out[:, rest].reshape(groups, -1, size, parts, width)
-            ops.xp.matmul(stack, kernels[:, :, None], out=target.transpose(0, 3, 1, 2, 4))
+            product(ops.xp, stack, kernels[:, :, None], target.transpose(0, 3, 1, 2, 4))
 
 
 def summed_product(ops: Ops, rows: Array, others: Array, alone: bool = False) -> Array:
@@ -158,8 +159,7 @@ def _plain(ops: Ops, left: Array, right: Array, alone: bool) -> Array:
 
 def _product(ops: Ops, a: Array, b: Array, out: Array | None, alone: bool) -> Array:
     if not alone or len(a) > 1:
-        made: Array = ops.xp.matmul(a, b, out=out)
-        return made
+        return product(ops.xp, a, b, out)
     return in_lanes(ops, a[0], b[0], None if out is None else out[0])[None]
 
 
@@ -211,8 +211,8 @@ def conv2d_backward_weights(
         total: Array | None = None
         for samples, rows, columns in _column_blocks(ops, x[lane], weight_shape, window):
             part = by_group(ops.channels_last(dy[lane][samples, :, rows]), groups)
-            product = summed_product(ops, columns, part, len(x) == 1)
-            total = product if total is None else ops.xp.add(total, product, out=total)
+            made = summed_product(ops, columns, part, len(x) == 1)
+            total = made if total is None else ops.xp.add(total, made, out=total)
         totals += [] if total is None else [total]
     if not totals:
         return ops.xp.zeros(weight_shape, dy.dtype)
