@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from singanet.base.arguments import checked_count, checked_number
 from singanet.base.described import Configurable
@@ -35,12 +35,21 @@ if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_of(__name__, __all__)
 
 
+By = Literal["step", "epoch"]
+"""The unit of a schedule's steps."""
+
+
 class Schedule(Configurable):
     """A hyper-parameter as a function of the step, which is 0 at the first update.
 
     Any callable from int to float is a schedule, too; these classes check their arguments. Steps
-    are counted in updates of a parameter, not in epochs.
+    are counted in updates of a parameter or, with ``by="epoch"``, in epochs: `fit` sets ``epoch``
+    to the number of epochs before, also of earlier fits. In a loop of your own set it yourself.
     """
+
+    _moving: ClassVar[tuple[str, ...]] = ("epoch",)
+    by: By = "step"
+    epoch = 0
 
     @abstractmethod
     def __call__(self, step: int) -> float:
@@ -58,9 +67,31 @@ class Schedule(Configurable):
             f"change {name}",
         )
 
+    def _count_by(self, by: By, parts: Sequence[object] = ()) -> None:
+        """Set ``by``. Errors: another unit, and ``parts`` that count epochs themselves."""
+        where = type(self).__name__
+        if by not in ("step", "epoch"):
+            raise ArgumentError(
+                f"{where}(by=)",
+                expected="'step' or 'epoch'",
+                received=brief(by),
+                advice="'step' counts the updates of a parameter",
+            )
+        if any(getattr(part, "by", "step") == "epoch" for part in parts):
+            raise ArgumentError(
+                where,
+                expected="parts without by=",
+                received="a part with by='epoch'",
+                advice=f"write {where}(..., by='epoch'), which counts for its parts",
+            )
+        self.by = by
+
+    def _now(self, step: int) -> int:
+        return self.epoch if self.by == "epoch" else step
+
     def _count(self, name: str, value: Any, low: int = 1) -> int:
         """Return ``value``, if it is an integer of at least ``low``."""
-        counted = "steps are counted in updates of a parameter, not in epochs"
+        counted = "steps are counted in updates of a parameter, or in epochs with by='epoch'"
         return checked_count(type(self).__name__, name, value, low, advice=counted)
 
 
@@ -74,6 +105,7 @@ class Chained(Schedule):
         parts: Numbers or schedules.
         milestones: Steps in rising order, one for each part but the first. At a milestone the
             next part starts.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Chained([0.1, 0.01], milestones=[10])
@@ -81,10 +113,12 @@ class Chained(Schedule):
         [0.1, 0.1, 0.01]
     """
 
-    def __init__(self, parts: Sequence[Hyper], milestones: Sequence[int]) -> None:
-        self.parts = [
-            part if callable(part) else self._number("parts", part) for part in list(parts)
-        ]
+    def __init__(
+        self, parts: Sequence[Hyper], milestones: Sequence[int], *, by: By = "step"
+    ) -> None:
+        given = list(parts)
+        self._count_by(by, given)
+        self.parts = [part if callable(part) else self._number("parts", part) for part in given]
         self.milestones = [self._count("milestones", m) for m in milestones]
         rising = self.milestones == sorted(set(self.milestones))
         if not rising or len(self.milestones) != len(self.parts) - 1:
@@ -97,6 +131,7 @@ class Chained(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         part, begun = self.parts[0], 0
         for later, milestone in zip(self.parts[1:], self.milestones, strict=True):
             if step >= milestone:
@@ -150,6 +185,7 @@ class Cosine(Schedule):
         decay_steps: Steps from the initial rate to the end.
         end_learning_rate: The rate from ``decay_steps`` on. Keras' ``alpha`` is a fraction of the
             initial rate instead.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Cosine(0.1, decay_steps=100)
@@ -158,14 +194,21 @@ class Cosine(Schedule):
     """
 
     def __init__(
-        self, initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        end_learning_rate: float = 0.0,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.decay_steps = self._count("decay_steps", decay_steps)
         self.end_learning_rate = self._number("end_learning_rate", end_learning_rate)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         part = min(step / self.decay_steps, 1.0)
         return _wave(self.initial_learning_rate, self.end_learning_rate, part)
 
@@ -182,6 +225,7 @@ class CosineRestarts(Schedule):
             the initial rate instead.
         t_mul: An integer: the length of a cycle over the length of the previous one (Keras: 2).
         m_mul: The height of a cycle above the end rate over the height of the previous one.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.CosineRestarts(0.1, first_decay_steps=100)
@@ -196,7 +240,10 @@ class CosineRestarts(Schedule):
         end_learning_rate: float = 0.0,
         t_mul: float = 1,
         m_mul: float = 1.0,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.first_decay_steps = self._count("first_decay_steps", first_decay_steps)
         self.end_learning_rate = self._number("end_learning_rate", end_learning_rate)
@@ -206,6 +253,7 @@ class CosineRestarts(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         cycle, length = 0, self.first_decay_steps
         if self.t_mul == 1:
             cycle, step = divmod(step, length)
@@ -228,6 +276,7 @@ class Cyclic(Schedule):
         down: Steps of the fall; None is ``up``.
         shrink: Factor of the height for each cycle; ½ is PyTorch's triangular2.
         decay: Factor of the height for each step, PyTorch's exp_range.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Cyclic(low=0.0, high=0.1, up=10)
@@ -243,7 +292,10 @@ class Cyclic(Schedule):
         down: int | None = None,
         shrink: float = 1.0,
         decay: float = 1.0,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.low = self._number("low", low)
         self.high = self._number("high", high)
         self.up = self._count("up", up)
@@ -253,6 +305,7 @@ class Cyclic(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         cycle, place = divmod(step, self.up + self.down)
         part = place / self.up if place <= self.up else 1.0 - (place - self.up) / self.down
         height: float = self.shrink**cycle * self.decay**step
@@ -267,6 +320,7 @@ class Exponential(Schedule):
         decay_steps: Steps in which the rate is multiplied by ``decay_rate`` once.
         decay_rate: The factor, at least 0.
         staircase: If True, the exponent is ⌊step / decay_steps⌋, as in SINGA.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Exponential(0.1, decay_steps=10, decay_rate=0.5)
@@ -280,7 +334,10 @@ class Exponential(Schedule):
         decay_steps: int,
         decay_rate: float,
         staircase: bool = False,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.decay_steps = self._count("decay_steps", decay_steps)
         self.decay_rate = self._number("decay_rate", decay_rate, 0.0)
@@ -288,6 +345,7 @@ class Exponential(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         times = step // self.decay_steps if self.staircase else step / self.decay_steps
         return float(self.initial_learning_rate * self.decay_rate**times)
 
@@ -299,6 +357,7 @@ class MultiStep(Schedule):
         initial_learning_rate: The rate before the first milestone.
         milestones: Steps in rising order.
         factor: The factor of the rate at each milestone, at least 0.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.MultiStep(0.1, milestones=[10, 20])
@@ -307,8 +366,14 @@ class MultiStep(Schedule):
     """
 
     def __init__(
-        self, initial_learning_rate: float, milestones: Sequence[int], factor: float = 0.1
+        self,
+        initial_learning_rate: float,
+        milestones: Sequence[int],
+        factor: float = 0.1,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.milestones = [self._count("milestones", m, 0) for m in milestones]
         self.factor = self._number("factor", factor, 0.0)
@@ -322,6 +387,7 @@ class MultiStep(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         return self.initial_learning_rate * self.factor ** bisect_right(self.milestones, step)
 
 
@@ -336,6 +402,7 @@ class OneCycle(Schedule):
         rise: The fraction of ``steps`` in which the rate rises, from 0 to 1.
         start_div: The first rate is peak / start_div.
         final_div: The rate of the last step and of later steps is peak / (start_div · final_div).
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.OneCycle(peak=0.1, steps=100)
@@ -350,7 +417,10 @@ class OneCycle(Schedule):
         rise: float = 0.3,
         start_div: float = 25.0,
         final_div: float = 1e4,
+        *,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.peak = self._number("peak", peak)
         self.steps = self._count("steps", steps, 2)
         self.rise = self._number("rise", rise, 0.0, 1.0)
@@ -359,6 +429,7 @@ class OneCycle(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         last = self.steps - 1
         top = self.rise * self.steps - 1
         if step <= top:
@@ -397,7 +468,7 @@ class Plateau(Schedule):
         0.01
     """
 
-    _moving = ("value", "best", "waited", "resting")
+    _moving = (*Schedule._moving, "value", "best", "waited", "resting")
 
     def __init__(
         self,
@@ -482,6 +553,7 @@ class Polynomial(Schedule):
         decay_steps: Steps from the initial rate to the end.
         power: The exponent, at least 0.
         end_learning_rate: The rate from ``decay_steps`` on (Keras' default: 0.0001).
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Polynomial(0.1, decay_steps=10)
@@ -496,7 +568,9 @@ class Polynomial(Schedule):
         *,
         power: float = 1.0,
         end_learning_rate: float = 0.0,
+        by: By = "step",
     ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.decay_steps = self._count("decay_steps", decay_steps)
         self.power = self._number("power", power, 0.0)
@@ -504,6 +578,7 @@ class Polynomial(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         if step >= self.decay_steps:
             return self.end_learning_rate
         left: float = (1.0 - step / self.decay_steps) ** self.power
@@ -517,6 +592,7 @@ class Step(Schedule):
         initial_learning_rate: The rate of the first ``every`` steps.
         every: Steps from one drop to the next.
         factor: The factor of the rate at a drop, at least 0.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.Step(0.1, every=10)
@@ -524,13 +600,17 @@ class Step(Schedule):
         [0.1, 0.01, 0.001]
     """
 
-    def __init__(self, initial_learning_rate: float, every: int, factor: float = 0.1) -> None:
+    def __init__(
+        self, initial_learning_rate: float, every: int, factor: float = 0.1, *, by: By = "step"
+    ) -> None:
+        self._count_by(by)
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.every = self._count("every", every)
         self.factor = self._number("factor", factor, 0.0)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         return self.initial_learning_rate * self.factor ** (step // self.every)
 
 
@@ -546,6 +626,7 @@ class WarmUp(Schedule):
         after: A number or schedule, which starts at step ``steps`` with a step of 0.
         steps: Steps of the rise; 0 leaves it out.
         start: The rate that the rise starts from.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.WarmUp(0.1, steps=4)
@@ -553,7 +634,8 @@ class WarmUp(Schedule):
         [0.02, 0.04, 0.06, 0.08, 0.1]
     """
 
-    def __init__(self, after: Hyper, steps: int, start: float = 0.0) -> None:
+    def __init__(self, after: Hyper, steps: int, start: float = 0.0, *, by: By = "step") -> None:
+        self._count_by(by, [after])
         if not callable(after):
             after = self._number("after", after)
         self.after = after
@@ -562,6 +644,7 @@ class WarmUp(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         if step >= self.steps:
             return at(self.after, step - self.steps)
         rise = (step + 1) / (self.steps + 1)
@@ -587,6 +670,7 @@ class WarmupStableDecay(Schedule):
         warmup: Steps of the rise; 0 leaves it out.
         stable: Steps of the constant stretch; 0 leaves it out.
         decay: Steps of the fall. The rate is 0 after it.
+        by: "step", or "epoch" if all steps are epochs of `fit`.
 
     Examples:
         >>> schedule = singanet.optimizer.schedules.WarmupStableDecay(0.1, 4, stable=10, decay=5)
@@ -594,7 +678,10 @@ class WarmupStableDecay(Schedule):
         [0.02, 0.1, 0.1, 0.08, 0.0]
     """
 
-    def __init__(self, value: float, warmup: int, stable: int, decay: int) -> None:
+    def __init__(
+        self, value: float, warmup: int, stable: int, decay: int, *, by: By = "step"
+    ) -> None:
+        self._count_by(by)
         self.value = self._number("value", value)
         self.warmup = self._count("warmup", warmup, 0)
         self.stable = self._count("stable", stable, 0)
@@ -602,6 +689,7 @@ class WarmupStableDecay(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
+        step = self._now(step)
         risen = min((step + 1) / (self.warmup + 1), 1.0)
         fallen = max(step - self.warmup - self.stable, 0) / self.decay
         return self.value * min(risen, max(1.0 - fallen, 0.0))

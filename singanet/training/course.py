@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -16,6 +16,8 @@ from singanet.checkpoint.entry import Source, sources_of
 from singanet.engine.net import Net
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.regularization import Regularizer
+from singanet.optimizer.schedules import Schedule
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.display import History
@@ -83,6 +85,20 @@ class Course:
         """The optimizer inside any wrappers; it has the learning rate."""
         rule: Optimizer = UpdateChain(self.optimizer).rule
         return rule
+
+    def begin_epoch(self) -> None:
+        """Set the epoch of the schedules that count epochs, of all fits of this optimizer."""
+        for schedule in _schedules_in(self.optimizer):
+            schedule.epoch = max(self.compiled.epochs, self.epoch)
+
+
+def _schedules_in(part: object) -> Iterator[Schedule]:
+    """Yield the schedules among the attributes of ``part`` and of the rules in it."""
+    if isinstance(part, Schedule):
+        yield part
+    elif isinstance(part, (Optimizer, Wrapper, Regularizer)):
+        for value in vars(part).values():
+            yield from _schedules_in(value)
 
 
 _OWN, _ABSENT = "rank", "absent"

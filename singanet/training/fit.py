@@ -148,6 +148,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.phase = "callbacks"
     if session.batch == 0:
         session.measures.start()
+    session.begin_epoch()
     for hook in hooks.epoch_begin:
         hook(epoch)
     session._is_whole()

@@ -206,5 +206,30 @@ def test_schedules_come_back_from_data(schedule):
     assert [other(k) for k in range(12)] == [schedule(k) for k in range(12)]
 
 
+OF_STEPS = [each for each in SCHEDULES if not isinstance(each, (plans.Constant, plans.Plateau))]
+
+
+@pytest.mark.parametrize("schedule", OF_STEPS, ids=lambda schedule: type(schedule).__name__)
+def test_schedules_count_epochs(schedule):
+    config = schedule.to_config()
+    config["arguments"]["by"] = "epoch"
+    by_epoch = type(schedule).from_config(config)
+    for epoch in range(12):
+        by_epoch.epoch = epoch
+        assert by_epoch(97) == by_epoch(0) == schedule(epoch)
+    assert by_epoch.to_config() == config
+    config["arguments"]["by"] = "epochs"
+    with pytest.raises(ArgumentError, match=r"\(by=\): expected 'step' or 'epoch'"):
+        type(schedule).from_config(config)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda part: plans.WarmUp(part, 3), lambda part: plans.Chained([0.1, part], [3])]
+)
+def test_parts_do_not_count_epochs_of_their_own(make):
+    with pytest.raises(ArgumentError, match=r"write \w+\(..., by='epoch'\)"):
+        make(plans.Step(0.1, 2, by="epoch"))
+
+
 def test_every_schedule_has_a_row():
     assert {type(schedule).__name__ for schedule in SCHEDULES} == {*plans.__all__} - {"Schedule"}

@@ -12,9 +12,18 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers import BatchNormalization, Dense, Flatten
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix
-from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, ClipByValue
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    AdamW,
+    ClipByGlobalNorm,
+    ClipByValue,
+    L2Regularizer,
+    Muon,
+    schedules,
+)
 from singanet.training import Callback, StopTraining
-from singanet.training.callbacks import ModelCheckpoint
+from singanet.training.callbacks import LearningRate, ModelCheckpoint
 from tests.kit.callbacks import at
 from tests.kit.files import bytes_of
 from tests.kit.nets import values_of
@@ -114,6 +123,38 @@ def test_metrics_are_exact_over_batches_of_unequal_size(build, data):
     assert sorted(history) == ["f1", "loss", "lr", "val_f1", "val_loss"]
     assert matrix.result().sum() == 50
     assert np.trace(matrix.result()) == (taken == y).sum()
+
+
+def test_schedules_by_epoch_go_on_over_fits_and_files(build, data, tmp_path):
+    x, y = data
+
+    def rates(epoch):
+        return 0.1 * 0.5**epoch
+
+    def trained(optimizer, *callbacks, **given):
+        net = build(optimizer=optimizer)
+        net.fit(x, y, 16, 2, verbose=False, callbacks=callbacks, **given)
+        return net
+
+    plan = schedules.Step(0.1, 1, 0.5, by="epoch")
+    net = trained(SGD(plan, momentum=0.9), ModelCheckpoint(tmp_path))
+    history = net.fit(x, y, 16, 2, verbose=False)
+    assert history["lr"] == pytest.approx([0.025, 0.0125])
+    other = trained(SGD(0.1, momentum=0.9), LearningRate(rates))
+    other.fit(x, y, 16, 2, verbose=False, callbacks=[LearningRate(lambda k: rates(k + 2))])
+    np.testing.assert_equal(values_of(net), values_of(other))
+    resumed = build(optimizer=SGD(schedules.Step(0.1, 1, 0.5, by="epoch"), momentum=0.9))
+    again = ModelCheckpoint(tmp_path / "again")
+    resumed.fit(x, y, 16, 4, verbose=False, resume=tmp_path, callbacks=[again])
+    np.testing.assert_equal(values_of(net), values_of(resumed))
+
+
+def test_every_schedule_by_epoch_learns_the_epoch(build, data):
+    plans = [schedules.Step(1e-3, 1, by="epoch") for _ in range(3)]
+    rule = AdamW(plans[0], regularizer=L2Regularizer(plans[1]))
+    net = build(optimizer=ClipByGlobalNorm(Muon(plans[2], others=rule), 1.0))
+    net.fit(*data, 16, 3, verbose=False)
+    assert [plan.epoch for plan in plans] == [2, 2, 2]
 
 
 def test_a_weight_of_two_is_a_sample_counted_twice(data):
