@@ -698,3 +698,31 @@ def _as_called(method: Callable[..., Any]) -> str:
     owner = method.__qualname__.split(".")[-2]
     word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
     return f"{'net' if word == 'builder' else word}.{method.__name__}"
+
+
+_WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))
+"""Types of most attributes."""
+
+
+def with_inner(part: Counted) -> list[Any]:
+    """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
+    # By the class of their classes: abstract ones ask all below them about each new type.
+    found = [part]
+    for one in found:
+        for name, value in vars(one).items():
+            if type(value) in _WITHOUT_PARTS:
+                continue
+            if isinstance(type(value), CountedType):
+                inside: Iterable[Any] = (value,)
+            elif isinstance(value, dict) and name != "arguments":
+                inside = value.values()
+            elif type(value) is list:
+                inside = value
+            else:
+                continue
+            for inner in inside:
+                if isinstance(type(inner), CountedType) and all(
+                    inner is not known for known in found
+                ):
+                    found.append(inner)
+    return found

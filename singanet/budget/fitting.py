@@ -25,7 +25,7 @@ from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute import Recompute
 from singanet.program.trace.losses import is_shown_copies
 from singanet.training.batches import by_name, output_names, parts_of, sample_count
-from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
+from singanet.training.callbacks import EMA, SWA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.logging import MemoryCheck
 from singanet.training.compiled import Compiled, expect_compiled
 from singanet.training.display import History
@@ -289,7 +289,8 @@ def _outside_steps(
     sizes = [param.nbytes for param in net.params()]
     saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
     copies = sum(
-        isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best_weights)
+        isinstance(each, (EMA, SWA))
+        or (isinstance(each, EarlyStopping) and each.restore_best_weights)
         for each in options.callbacks
     )
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)

@@ -70,14 +70,14 @@ class Averaged(Wrapper):
             return
         self._params, self._places = given, keys
         self._buckets = {id(place.bucket): place.bucket for place in places.values()}
-        self._averages = {key: _widened(bucket) for key, bucket in self._buckets.items()}
+        self._averages = {key: widened(bucket) for key, bucket in self._buckets.items()}
         averages = {}
         for param in self._params:
             key, start, stop = self._places.get(param.name, (0, 0, 0))
             averages[param.name] = (
                 self._averages[key][start:stop].reshape(param.shape)
                 if stop
-                else _widened(param.here)
+                else widened(param.here)
             )
         self.averages = averages
 
@@ -146,7 +146,7 @@ def _key(place: Place) -> tuple[int, int, int]:
     return id(place.bucket), place.start, place.stop
 
 
-def _widened(array: Array) -> Array:
+def widened(array: Array) -> Array:
     """Return a copy in at least float32, since float16 loses small steps."""
     made: Array = array.astype(np.promote_types(array.dtype, np.float32))
     return made

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from singanet.base.described import Counted, CountedDict, CountedType, changes
+from singanet.base.described import Counted, CountedDict, changes, with_inner
 from singanet.base.elsewhere import is_library
 from singanet.layers.layer import Layer
 from singanet.params.narrow import NarrowWeights
@@ -203,34 +203,6 @@ _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 """The names of the methods of classes: nets of many layers ask often."""
 _shipped: dict[type, frozenset[str]] = {}
 """Those of singanet's classes, which stay: every replayed step asks."""
-
-
-_WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))
-"""Types of most attributes."""
-
-
-def with_inner(part: Counted) -> list[Any]:
-    """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
-    # By the class of their classes: abstract ones ask all below them about each new type.
-    found = [part]
-    for one in found:
-        for name, value in vars(one).items():
-            if type(value) in _WITHOUT_PARTS:
-                continue
-            if isinstance(type(value), CountedType):
-                inside: Iterable[Any] = (value,)
-            elif isinstance(value, dict) and name != "arguments":
-                inside = value.values()
-            elif type(value) is list:
-                inside = value
-            else:
-                continue
-            for inner in inside:
-                if isinstance(type(inner), CountedType) and all(
-                    inner is not known for known in found
-                ):
-                    found.append(inner)
-    return found
 
 
 def _same(live: Iterable[Any], held: list[Any]) -> bool:

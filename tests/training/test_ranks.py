@@ -487,6 +487,16 @@ def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
     alike(3, work)
 
 
+@pytest.mark.parametrize("synchronized", [True, False])
+def test_means_of_epochs_are_alike_on_all_ranks(synchronized):
+    def work(comm):
+        net, swa = drawing(reduced(comm), synchronized), calls.SWA(1)
+        fit(net, swa, batch_size=8, epochs=3, drop_last=True)
+        return bytes_of(net), swa.epochs
+
+    assert alike(3, work)[1] == 2
+
+
 def test_only_rank_0_prints_and_writes(tmp_path, capsys):
 
     def looks(session, epoch, _):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from singanet.base.described import with_inner
 from singanet.base.kinds import bytes_text
 from singanet.engine.adapting import merge_constants
 from singanet.engine.backward import arrays_in, root_of
@@ -26,7 +27,6 @@ from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import widened
 from singanet.params.param import Param
 from singanet.program.compile import Recording, compiled
-from singanet.program.guard import with_inner
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.layout import ALIGNMENT
 from singanet.program.lower_sweeps import Ready, chained

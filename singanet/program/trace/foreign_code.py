@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from singanet.base.described import with_inner
 from singanet.base.elsewhere import is_library
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
-from singanet.program.guard import is_as_shipped, is_patched, patched_methods, with_inner
+from singanet.program.guard import is_as_shipped, is_patched, patched_methods
 from singanet.program.ir import NotRecordableError
 
 _Part = TypeVar("_Part", bound="Layer | Loss")

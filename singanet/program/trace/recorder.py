@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.described import with_inner
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
@@ -20,7 +21,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reduction
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
-from singanet.program.guard import Guard, with_inner
+from singanet.program.guard import Guard
 from singanet.program.ir import (
     MarkName,
     NotRecordableError,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
 from singanet.training.callbacks.callback import Callback
-from singanet.training.callbacks.keeping import EMA, ModelCheckpoint
+from singanet.training.callbacks.keeping import EMA, SWA, ModelCheckpoint
 from singanet.training.callbacks.logging import (
     CSVLogger,
     JSONLinesLogger,
@@ -27,6 +27,7 @@ from singanet.training.callbacks.trackers import MLflow, OptunaPruning, TensorBo
 
 __all__ = [
     "EMA",
+    "SWA",
     "CSVLogger",
     "Callback",
     "EarlyStopping",

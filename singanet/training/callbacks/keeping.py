@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.described import with_inner
 from singanet.base.files import expect_inside, hold, let_go, path_of
 from singanet.base.processes import LEAVING
 from singanet.checkpoint import FORMATS, write_state
@@ -26,77 +27,31 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.layers import BatchNormalization
 from singanet.optimizer import Optimizer, Wrapper
-from singanet.optimizer.averaged import Averaged, average_of
+from singanet.optimizer.averaged import Averaged, average_of, widened
 from singanet.params.param import Param
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.stopping import Monitor
 from singanet.training.files import FilesInFlight, check_folder
 from singanet.types import Array
 
+_EPOCHS = "*/epochs"
 
-class EMA(Callback):
-    """Computes exponential moving averages a = d a + (1 − d) w of parameters and running state.
 
-    An average a starts as the parameter w. It is updated after every step that updates parameters:
-    not while gradients accumulate, or if mixed precision skips the step. It costs one copy of all
-    parameters; ranks with slices of parameters average their slices. ``averages`` are the averages
-    by name.
-
-    Args:
-        decay: Number in [0, 1), d.
-        keep_at_end: Whether the averages become the net's parameters if the fit ends without an
-            error. Otherwise they stay in ``averages`` until the next fit, and ``with
-            ema.applied(net):`` puts them into the net temporarily.
-
-    Examples:
-        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
-        >>> net.compile("sgd", "mse")
-        >>> ema = singanet.training.callbacks.EMA(0.9)
-        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[ema], verbose=False)
-        >>> sorted(ema.averages)
-        ['out/bias', 'out/weight']
-    """
+class _Averages(Callback):
+    """``averages`` of parameters by name; with ``keep_at_end`` they end in the net."""
 
     _ends_first = True
     _goes_by_params = True
 
-    def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
-        if not isinstance(decay, (int, float)) or not 0.0 <= decay < 1.0:
-            raise ArgumentError(
-                "EMA, decay",
-                expected="a number in [0, 1)",
-                received=brief(decay),
-                advice="0.999 averages over about a thousand steps",
-            )
-        self.decay = float(decay)
+    def __init__(self, keep_at_end: bool) -> None:
         self.keep_at_end = bool(keep_at_end)
         self.averages: dict[str, Array] = {}
-        self._stage: Averaged | None = None
-        self._by_itself = False
-
-    def on_train_begin(self) -> None:
-        """Start with the current parameters, as a stage around the optimizer's rule."""
-        net = self.session.net
-        self.session._add_stage(self._around)
-        # A user's own step may update without the optimizer's stages.
-        self._by_itself = type(net).step is not Net.step or "step" in vars(net)
-
-    def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
-        if self._stage is None or self._stage.optimizer is not optimizer:
-            self._stage = Averaged(optimizer, self.decay)
-        self._stage.begin_with(self.session.params())
-        self.averages = self._stage.averages
-        return self._stage
-
-    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Update the averages if the net's step is not the library's."""
-        if self._by_itself and self._stage is not None:
-            self._stage.follow(self.averages)
 
     def on_train_end(self) -> None:
         """Copy the averages into the net if ``keep_at_end``."""
-        if self.keep_at_end and self.session.error is None:
+        if self.keep_at_end and self.session.error is None and self.averages:
             self._put(self.session.params())
 
     @contextmanager
@@ -137,7 +92,7 @@ class EMA(Callback):
         if given != shapes:
             differing = [n for n in {**shapes, **given} if given.get(n) != shapes.get(n)]
             raise StateMismatchError(
-                "EMA",
+                type(self).__name__,
                 expected="averages of the net's parameters, or of this rank's slices",
                 received=f"others: {one_of(differing, 4)}",
                 advice="resume with the net that was saved",
@@ -150,6 +105,158 @@ class EMA(Callback):
         """Shrink each average to this rank's slice of its parameter."""
         for param in self.session.params() if self.averages else ():
             average_of(self.averages, param)
+
+
+class EMA(_Averages):
+    """Computes exponential moving averages a = d a + (1 − d) w of parameters and running state.
+
+    An average a starts as the parameter w. It is updated after every step that updates parameters:
+    not while gradients accumulate, or if mixed precision skips the step. It costs one copy of all
+    parameters; ranks with slices of parameters average their slices. ``averages`` are the averages
+    by name.
+
+    Args:
+        decay: Number in [0, 1), d.
+        keep_at_end: Whether the averages become the net's parameters if the fit ends without an
+            error. Otherwise they stay in ``averages`` until the next fit, and ``with
+            ema.applied(net):`` puts them into the net temporarily.
+
+    Examples:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> ema = singanet.training.callbacks.EMA(0.9)
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[ema], verbose=False)
+        >>> sorted(ema.averages)
+        ['out/bias', 'out/weight']
+    """
+
+    def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
+        if not isinstance(decay, (int, float)) or not 0.0 <= decay < 1.0:
+            raise ArgumentError(
+                "EMA, decay",
+                expected="a number in [0, 1)",
+                received=brief(decay),
+                advice="0.999 averages over about a thousand steps",
+            )
+        super().__init__(keep_at_end)
+        self.decay = float(decay)
+        self._stage: Averaged | None = None
+        self._by_itself = False
+
+    def on_train_begin(self) -> None:
+        """Start with the current parameters, as a stage around the optimizer's rule."""
+        net = self.session.net
+        self.session._add_stage(self._around)
+        # A user's own step may update without the optimizer's stages.
+        self._by_itself = type(net).step is not Net.step or "step" in vars(net)
+
+    def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
+        if self._stage is None or self._stage.optimizer is not optimizer:
+            self._stage = Averaged(optimizer, self.decay)
+        self._stage.begin_with(self.session.params())
+        self.averages = self._stage.averages
+        return self._stage
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Update the averages if the net's step is not the library's."""
+        if self._by_itself and self._stage is not None:
+            self._stage.follow(self.averages)
+
+
+class SWA(_Averages):
+    """Averages the parameters of the ends of epochs (stochastic weight averaging).
+
+    After the fit the net has the mean over all epochs from ``start`` on; ``averages`` are the means
+    by name. The running statistics of each BatchNormalization are computed anew, as means over the
+    batches of one more pass over the training data. A learning rate that stays high in the last
+    epochs suits it (Izmailov et al. 2018). It costs one copy of all parameters.
+
+    Args:
+        start: The first epoch, from 0 on, whose parameters count.
+        keep_at_end: Whether the averages become the net's parameters if the fit ends without an
+            error. Otherwise they stay in ``averages`` until the next fit, and ``with
+            swa.applied(net):`` puts them into the net temporarily, with averages of statistics.
+
+    Examples:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> swa = singanet.training.callbacks.SWA(start=1)
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[swa], verbose=False)
+        >>> swa.epochs
+        2
+    """
+
+    def __init__(self, start: int, keep_at_end: bool = True) -> None:
+        super().__init__(keep_at_end)
+        self.start = checked_count("SWA", "start", start, 0)
+        self.epochs = 0
+
+    def on_train_begin(self) -> None:
+        """Drop the averages of an earlier fit.
+
+        Errors: `ArgumentError` for a pipeline with BatchNormalization, whose statistics are on
+        several ranks.
+        """
+        in_parts = self.session.ranks.here(self.session.net) is not self.session.net
+        if in_parts and self._normalized():
+            raise ArgumentError(
+                "SWA",
+                expected="a net on one rank, or without BatchNormalization",
+                received="BatchNormalization in a pipeline",
+                advice="use EMA, which averages the statistics",
+            )
+        self.averages, self.epochs = {}, 0
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Include the parameters in the averages from epoch ``start`` on."""
+        if epoch < self.start:
+            return
+        self.epochs += 1
+        for param in self.session.params():
+            if self.epochs == 1:
+                self.averages[param.name] = widened(param.here)
+            else:
+                average = average_of(self.averages, param)
+                average += (param.here - average) / self.epochs
+
+    def on_train_end(self) -> None:
+        """Copy the averages into the net and renew its statistics if ``keep_at_end``."""
+        super().on_train_end()
+        if self.keep_at_end and self.session.error is None and self.averages:
+            self._renew_statistics()
+
+    def _normalized(self) -> list[BatchNormalization]:
+        """Return the layers with statistics, each once, also those in other layers."""
+        layers = self.session.net.layers
+        parts = {id(part): part for layer in layers for part in with_inner(layer)}
+        return [part for part in parts.values() if isinstance(part, BatchNormalization)]
+
+    def _renew_statistics(self) -> None:
+        net, layers = self.session.net, self._normalized()
+        momenta = [layer.momentum for layer in layers]
+        try:
+            batches = self.session.ranks.in_step(self.session.data.epoch()) if layers else ()
+            for batch, (x, *_) in enumerate(batches):
+                for layer in layers:
+                    layer.momentum = 1.0 / (batch + 1)
+                net.forward(True, x)
+                net._forget_pass()
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the averages, see `EMA`, and the number of epochs."""
+        return {**super().state_dict(), _EPOCHS: np.array(self.epochs, np.int64)}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Restore the averages. Errors: `StateMismatchError` for the averages of another net."""
+        state = dict(state)
+        epochs = int(state.pop(_EPOCHS, 0))
+        if epochs:
+            self.averages = {param.name: widened(param.here) for param in self.session.params()}
+        super().load_state_dict(state)
+        self.epochs = epochs
 
 
 class ModelCheckpoint(Callback):

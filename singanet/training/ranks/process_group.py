@@ -110,6 +110,10 @@ class ProcessGroup:
                 self.within = True
                 return
 
+    def in_step(self, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+        """Yield this rank's ``batches`` for as long as all ranks have one."""
+        return batches
+
     # Numbers
 
     def merge(self, measures: Measures) -> None:

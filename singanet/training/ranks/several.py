@@ -290,6 +290,15 @@ class FitRanks(ProcessGroup):
         own = own_slices(self.here(net))
         return own_entries(self.comm, (), own) if own else []
 
+    def in_step(self, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+        while True:
+            batch = next(batches, None)
+            own = np.array([float(batch is not None)])
+            having = int(self.comm.all_reduce(own, what="the next batch")[0])
+            if batch is None or having < self.size:
+                return
+            yield batch
+
     def evaluated(self, net: Net, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
         if not makes_passes_together(net):
             yield from batches

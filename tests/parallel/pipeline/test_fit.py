@@ -5,14 +5,14 @@ import pytest
 
 import singanet
 from singanet import parallel
-from singanet.errors import RankError
+from singanet.errors import ArgumentError, RankError
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.parallel.pipeline import partition
 from singanet.training import Callback
-from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
+from singanet.training.callbacks import EMA, SWA, EarlyStopping, ModelCheckpoint
 from tests.kit.nets import values_of
 from tests.kit.ranks import expect_near_values, expect_same_values, on_stages, together
 
@@ -62,6 +62,14 @@ def test_a_fit_is_that_of_one_process(replicas):
         assert history["bytes_sent"][0] > 0
         np.testing.assert_allclose(logs, evaluated, rtol=2e-5)
         expect_near_values(values, values_of(alone), 1e-4, 1e-6)
+
+
+def test_no_mean_of_statistics_on_several_ranks():
+    def train(net, pipeline):
+        fit(net, Adam(lr=0.01), callbacks=[SWA(1)])
+
+    with pytest.raises(ArgumentError, match="SWA: expected a net on one rank"):
+        on_stages(train, lambda: make(BatchNormalization("n")), ["b"])
 
 
 class Ends(Callback):

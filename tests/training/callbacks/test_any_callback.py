@@ -18,6 +18,7 @@ PUBLIC = {name: getattr(callbacks, name) for name in callbacks.__all__}
 PUBLIC = {name: kind for name, kind in PUBLIC.items() if issubclass(kind, Callback)}
 MAKERS = {
     "EMA": lambda kind, folder: kind(0.5, keep_at_end=False),
+    "SWA": lambda kind, folder: kind(0, keep_at_end=False),
     "CSVLogger": lambda kind, folder: kind(folder / "log.csv"),
     "Callback": lambda kind, folder: kind(),
     "EarlyStopping": lambda kind, folder: kind(patience=99, restore_best_weights=False),
@@ -162,6 +163,7 @@ def test_without_the_package_it_says_what_to_install(fit, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: callbacks.EMA(1.0), "decay"),
+    (lambda: callbacks.SWA(-1), "start"),
     (lambda: callbacks.EarlyStopping(patience=-1), "patience"),
     (lambda: callbacks.LearningRate(0.1), "function of the epoch"),
     (lambda: callbacks.ReduceOnPlateau(factor=2.0), "factor"),

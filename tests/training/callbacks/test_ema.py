@@ -11,9 +11,9 @@ from singanet.layers import BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import LAMB, SGD, Accumulator, Adam, ClipByValue, MixedPrecision, Optimizer
 from singanet.training import Callback
-from singanet.training.callbacks import EMA
+from singanet.training.callbacks import EMA, SWA, ModelCheckpoint
 from tests.kit.callbacks import at
-from tests.kit.nets import words_net
+from tests.kit.nets import values_of, words_net
 
 
 def expect_averages(ema, moves, decay=0.5, names=None, rtol=1e-5, atol=1e-6):
@@ -82,6 +82,65 @@ def averaged(data, net, of="fc1/weight", decay=0.8, **arguments):
     moves, ema = Moves(of), EMA(decay, keep_at_end=False)
     net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
     return ema, moves
+
+
+class Ends(Callback):
+    """The parameters at the end of each epoch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs):
+        self.seen.append(values_of(self.session.net))
+
+
+def test_mean_of_the_ends_of_epochs_with_fresh_statistics(data):
+    net, ends, swa = net_with_state(Adam(lr=0.01)), Ends(), SWA(start=2)
+    x, y = data
+    net.fit(x, y, batch_size=10, epochs=5, callbacks=[swa, ends], shuffle=False, verbose=False)
+    assert swa.epochs == 3
+    found = values_of(net)
+    for name in ("fc1/weight", "fc1/bias", "bn/gamma", "bn/beta", "fc2/weight", "fc2/bias"):
+        wanted = np.mean([seen[name] for seen in ends.seen[2:]], axis=0)
+        np.testing.assert_allclose(found[name], wanted, 1e-5, 1e-7, err_msg=name)
+    inputs = x @ found["fc1/weight"] + found["fc1/bias"]
+    parts = [inputs[start : start + 10] for start in range(0, len(x), 10)]
+    mean, var = (np.mean([f(part) for part in parts], axis=0) for f in (_mean, _unbiased))
+    np.testing.assert_allclose(found["bn/mean"], mean, 1e-4, 1e-5)
+    np.testing.assert_allclose(found["bn/var"], var, 1e-4, 1e-5)
+    assert net["bn"].momentum == 0.9
+
+
+def _mean(part):
+    return part.mean(axis=0)
+
+
+def _unbiased(part):
+    return part.var(axis=0, ddof=1)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_mean_of_epochs_resumes(data, tmp_path, first):
+    def trained(folder, epochs, **given):
+        net, swa = net_with_state(Adam(lr=0.01)), SWA(start=2)
+        calls = [swa, ModelCheckpoint(folder)]
+        net.fit(*data, batch_size=10, epochs=epochs, callbacks=calls, verbose=False, **given)
+        return net, swa
+
+    whole, swa = trained(tmp_path / "whole", 5)
+    trained(tmp_path / "part", first)
+    resumed, again = trained(tmp_path / "again", 5, resume=tmp_path / "part")
+    assert swa.epochs == again.epochs == 3
+    expect_same(swa.averages, again.averages)
+    expect_same(values_of(whole), values_of(resumed))
+
+
+def test_no_mean_before_its_first_epoch(data):
+    plain, net, swa = net_with_state(SGD(lr=0.1)), net_with_state(SGD(lr=0.1)), SWA(start=2)
+    plain.fit(*data, epochs=2, verbose=False)
+    net.fit(*data, epochs=2, callbacks=[swa], verbose=False)
+    assert not swa.averages
+    expect_same(values_of(plain), values_of(net))
 
 
 def near(array):
