@@ -159,7 +159,7 @@ class FactoredAdam(Adam):
 
     slots = ("first", "rows", "columns", "full")
     decoupled = True
-    _in_one_call = True
+    _most_in_kernels = BLOCK
     epsilon_after_correction = True
 
     def _slot_sizes(self, shape: Shape, state: ParamState) -> tuple[int, ...]:
@@ -238,7 +238,7 @@ class GaLore(Adam):
 
     slots = ("basis", "first", "second")
     decoupled = True
-    _in_one_call = True
+    _most_in_kernels = -1
     epsilon_after_correction = True
 
     def __init__(
@@ -379,7 +379,7 @@ class Adafactor(Optimizer):
     slots = ("rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta_2_decay")
     decoupled = True
-    _in_one_call = True
+    _most_in_kernels = BLOCK
 
     def __init__(
         self,

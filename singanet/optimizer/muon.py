@@ -73,7 +73,7 @@ class Muon(Optimizer):
 
     hypers = (*Optimizer.hypers, "momentum")
     decoupled = True
-    _in_one_call = True
+    _most_in_kernels = -1
 
     def __init__(
         self,

@@ -189,8 +189,11 @@ class Optimizer(Counted, Configurable, ABC):
     _shared = Shared
     _by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` define an update, so that programs record it."""
-    _in_one_call: ClassVar[bool] = False
-    """Whether programs call `apply_rule` itself, which processes a parameter block by block."""
+    _most_in_kernels: ClassVar[float] = math.inf
+    """The most elements of a parameter whose update programs record as the rule's kernels.
+
+    Of a larger one they call `apply_rule` itself, which works block by block.
+    """
     each_use: bool = False
     """Whether a parameter with several uses is updated by the gradient of each use in turn.
 

@@ -17,6 +17,7 @@ from singanet.layers import Activation, Add, Dense, Embedding, Input, MultiHeadA
 from singanet.loss import Loss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy, MeanMetric, Perplexity, regression
 from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm, ClipByValue
+from singanet.optimizer.regularization import BLOCK
 
 WORDS, STEPS, WIDTH = 12_000, 96, 32
 BESIDE = 700_000
@@ -76,14 +77,15 @@ def trained(tied, rule, metric=None, level="none", count=3, ignore=None, ignored
     return (net, peaks, sum(size for name, size in parts.items() if name != "kernels"))
 
 
-def first_step(tied, rule):
-    """The peak of a first step, by the layers, and the bytes that it was told."""
+def first_steps(tied, rule):
+    """The peak of a step by the layers and of recorded ones after it, and the bytes told."""
     x, y = batch(np.random.default_rng(0))
     gc.collect()
     tracemalloc.start()
     try:
         net, optimizer = words_net(tied, SoftmaxCrossEntropy()), RULES[rule]()
-        net.step(x, y, optimizer)
+        for _ in range(3):
+            net.step(x, y, optimizer)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -108,9 +110,9 @@ def test_every_step_stays_within_what_was_told(tied, rule, level):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_first_step_by_the_layers_is_told(tied):
-    peak, told = first_step(tied, "adafactor")
-    assert 0.98 * told - BESIDE <= peak <= 1.02 * told + BESIDE
+def test_steps_of_which_the_first_is_by_the_layers_are_told(tied):
+    peak, told = first_steps(tied, "adafactor")
+    assert 0.98 * told <= peak <= 1.02 * told + BESIDE
 
 
 @pytest.mark.parametrize(("metric", "ignored"),
@@ -128,7 +130,9 @@ def test_a_rule_in_a_program_is_few_calls_and_needs_little_scratch(rule):
     net, _, _ = trained(False, rule, count=2)
     report = net.programs.reports()[-1]
     updates = [kernel for kernel in report.kernels if kernel.phase == "update"]
-    assert len(updates) <= 3 * len(net.params())
+    # The small ones are recorded as kernels of the rule.
+    large = [p.name.split("/")[0] for p in net.params() if p.value.size > BLOCK]
+    assert 0 < sum(kernel.layer in large for kernel in updates) <= 3 * len(large)
     table = 4 * WORDS * WIDTH
     assert not any(
         report.buffers[b].planned and report.buffers[b].nbytes >= table

@@ -1,5 +1,7 @@
 """``singanet plan``, and ``singanet train --memory-budget``."""
 
+import re
+
 from singanet.__main__ import main
 from tests.charts import HERE
 
@@ -31,7 +33,7 @@ def test_a_training_goes_to_a_folder(capsys, tmp_path, monkeypatch):
     folder = tmp_path / "net"
     argv += ["--offload-folder", str(folder)]
     assert main([*argv, "--memory-budget", "1kB"]) == 2
-    least = int(capsys.readouterr().err.split("give it ")[1].split(",")[0])
+    least = int(re.search(r"give it (\d+)", capsys.readouterr().err)[1])
     argv += ["--memory-budget", f"{least}B"]
     assert main(argv) == 0
     assert "offload" in capsys.readouterr().err.splitlines()[0]

@@ -546,7 +546,7 @@ class Updates:
         waiting = PendingUpdate(
             self.tape.layer, numbers.state, value, grad, scale, summed=self.summed
         )
-        if self.rule._in_one_call or name in self.held:
+        if name in self.held or value.size > self.rule._most_in_kernels:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting], waited)
             return None

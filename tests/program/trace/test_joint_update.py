@@ -9,7 +9,7 @@ import pytest
 from singanet import FeedForwardNet
 from singanet.layers import Activation, Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Adam
+from singanet.optimizer import SGD, Adafactor, AdaLomo, Adam, FactoredAdam
 from singanet.optimizer.reducer import Reducer, Reduction, Traffic
 from tests.program.program_case import Net, below, of, sgd
 from tests.program.twins import Twins
@@ -330,3 +330,16 @@ def test_an_order_that_lacks_a_parameter_is_not_recorded():
     optimizer = TwoInOne(SGD(lr=0.1), small_together(net)[:-1])
     stepped(net, optimizer, 3)
     assert any("gradients that this step does not give" in why for why in net.programs.refusals)
+
+
+@pytest.mark.parametrize("rule", [FactoredAdam, Adafactor, AdaLomo])
+def test_factored_rules_are_one_call_only_for_parameters_of_several_blocks(rule):
+    layers = [Dense("small", 20, input_sample_shape=(20,)), Dense("wide", 2000), Dense("out", 5)]
+    net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
+    optimizer = rule(lr=0.01)
+    for x, y in BATCHES:
+        net.step(x, y, optimizer)
+    assert net.programs.reports()
+    made = updates(net)
+    assert [layer for name, layer in made if name == "update"] == ["wide"]
+    assert {layer for _, layer in made} >= {"small", "wide", "out"}
