@@ -43,7 +43,7 @@ Folding = Callable[..., Any]
 def fold(
     node: FileNode, values: Sequence[Value | None], budget: Budget, fixed_batch: int | None = None
 ) -> list[Known] | None:
-    """Return the outputs of a node with known inputs, or of a Shape; None if it needs layers.
+    """Return the outputs of a node that needs no layers: of known inputs, shapes or types.
 
     ``fixed_batch`` is the batch size that the file was exported with, if any.
     """
@@ -58,7 +58,7 @@ def fold(
         given = [
             value.at[k]
             if isinstance(value, Known)
-            else _Shaped(value.dims(batch))
+            else _Shaped(value.dims(batch), value.dtype)
             if isinstance(value, Tensor)
             else None
             for value in values
@@ -80,10 +80,10 @@ def pay_view(x: Array, budget: Budget, itemsize: int) -> None:
 
 
 class _Shaped:
-    """A tensor of the net, of known shape only."""
+    """A tensor of the net, of known shape and type only."""
 
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(shape)
+    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = tuple(shape), dtype
 
 
 class _Node:
@@ -214,7 +214,7 @@ def _prod(node: _Node, x: Array, axes: Array | None = None) -> Array:
     return np.asarray(made).astype(x.dtype, copy=False)
 
 
-def _cast(node: _Node, x: Array, like: Array | None = None) -> Array:
+def _cast(node: _Node, x: Array, like: Any = None) -> Array:
     to = DTYPES.get(node.get("to")) if like is None else like.dtype
     if to is None:
         raise RefusedError("a numeric type of at least 8 bits", f"type {node.get('to')}")

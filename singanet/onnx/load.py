@@ -144,7 +144,8 @@ class NodeDrawer:
         if use.node.op == "If":
             return self._branch(use)
         known = [v for v in use.values if v is not None]
-        if all(isinstance(v, Known) for v in known) or use.node.op in ("Shape", "Size"):
+        cast = use.node.op == "CastLike" and isinstance(use.value(0), Known)
+        if all(isinstance(v, Known) for v in known) or cast or use.node.op in ("Shape", "Size"):
             found = fold(use.node, use.values, self._budget, self._sheet.fixed_batch)
             if found is not None:
                 return found

@@ -23,16 +23,17 @@ from singanet.onnx.read import Port, graph_of
 
 # In files weights are constants; in these tests all are inputs. Those at these places are weights.
 CONSTANTS = {
-    "BatchNormalization": (1, 2, 3, 4), "CastLike": (1,), "Clip": (1, 2), "Compress": (1,),
-    "ConstantOfShape": (0,),
-    "Conv": (1, 2), "ConvTranspose": (1, 2), "CumSum": (1,), "Dropout": (1, 2), "Expand": (1,),
-    "GRU": (1, 2, 3, 5), "Gather": (1,), "Gemm": (1, 2), "GroupNormalization": (1, 2),
-    "GatherND": (1,), "If": (0,), "InstanceNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7),
-    "LayerNormalization": (1, 2), "OneHot": (1, 2), "PRelu": (1,), "Pad": (1, 2, 3),
-    "RMSNormalization": (1,), "RNN": (1, 2, 3, 5), "Range": (0, 1, 2), "Reshape": (1,),
-    "Resize": (1, 2, 3), "Scatter": (1,), "ScatterElements": (1,), "ScatterND": (1,),
-    "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
-    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
+    "AffineGrid": (1,), "BatchNormalization": (1, 2, 3, 4), "CastLike": (1,),
+    "CausalConvWithState": (1, 2), "CenterCropPad": (1,), "Clip": (1, 2), "Compress": (1,),
+    "ConstantOfShape": (0,), "Conv": (1, 2), "ConvTranspose": (1, 2), "CumSum": (1,),
+    "Dropout": (1, 2), "Expand": (1,), "Gather": (1,), "GatherND": (1,), "Gemm": (1, 2),
+    "GroupNormalization": (1, 2), "GRU": (1, 2, 3, 5), "If": (0,), "InstanceNormalization": (1, 2),
+    "LayerNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7), "NegativeLogLikelihoodLoss": (2,),
+    "OneHot": (1, 2), "Pad": (1, 2, 3), "PRelu": (1,), "Range": (0, 1, 2), "Reshape": (1,),
+    "Resize": (1, 2, 3), "RMSNormalization": (1,), "RNN": (1, 2, 3, 5), "Scatter": (1,),
+    "ScatterElements": (1,), "ScatterND": (1,), "Slice": (1, 2, 3, 4),
+    "SoftmaxCrossEntropyLoss": (2,), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,),
+    "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
 }  # fmt: skip
 
 LEFT_OUT = {
@@ -40,6 +41,8 @@ LEFT_OUT = {
     r"(BF|bf)LOAT16|bf16": "bfloat16, which NumPy has not",
 }
 """What cannot agree, by a part of the case's name."""
+
+WRITTEN_OUT = "functions written out"
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Case:
     name: str
     op: str
     model: object
+    constant: set
     inputs: list
     outputs: list
     rtol: float
@@ -88,7 +92,7 @@ def pooled(
 
 @cache
 def cases(without=("lppool",)):
-    """All tests of one node, but for LpPool's, which we have not."""
+    """All tests, but for LpPool's, which we have not. Functions written out have no operator."""
     pooling = importlib.import_module("onnx.reference.ops.op_pool_common")
     numpy_helper = importlib.import_module("onnx.numpy_helper")
     node = importlib.import_module("onnx.backend.test.case.node")
@@ -97,17 +101,20 @@ def cases(without=("lppool",)):
         for module in pkgutil.iter_modules(node.__path__):
             if module.name not in without:
                 importlib.import_module(f"{node.__name__}.{module.name}")
-    found = []
-    for case in node._NodeTestCases:
+    found, weights = [], {}
+    for case in sorted(node._NodeTestCases, key=lambda case: len(case.model.graph.node)):
         nodes = case.model.graph.node
-        if len(nodes) == 1:
-            arrays = [
-                [numpy_helper.to_array(a) if hasattr(a, "raw_data") else a for a in given]
-                for given in case.data_sets[0]
-            ]
-            found.append(
-                Case(case.name, nodes[0].op_type, case.model, *arrays, case.rtol, case.atol)
-            )
+        op = nodes[0].op_type if len(nodes) == 1 else WRITTEN_OUT
+        places = (1,) if op.startswith("Reduce") else CONSTANTS.get(op, ())
+        constant = {nodes[0].input[k] for k in places if k < len(nodes[0].input)}
+        weights[case.name] = constant
+        if op == WRITTEN_OUT:
+            constant = weights.get(case.name.partition("_expanded")[0], set())
+        arrays = [
+            [numpy_helper.to_array(a) if hasattr(a, "raw_data") else a for a in given]
+            for given in case.data_sets[0]
+        ]
+        found.append(Case(case.name, op, case.model, constant, *arrays, case.rtol, case.atol))
     return found
 
 
@@ -133,15 +140,12 @@ def _difference(case, axis):
     data = case.model.SerializeToString()
     budget = Budget(len(data) + (1 << 22), partial(_forged, case.name))
     graph = graph_of(ModelProto.FromString(data), Path(), case.name, budget)
-    places = (1,) if case.op.startswith("Reduce") else CONSTANTS.get(case.op, ())
-    node = case.model.graph.node[0]
-    constant = {node.input[k] for k in places if k < len(node.input)}
     names = [info.name for info in case.model.graph.input]
     fed = {}
     ports = []
     for port in graph.inputs:
         array = np.asarray(case.inputs[names.index(port.name)])
-        if port.name in constant:
+        if port.name in case.constant:
             graph.arrays[port.name] = array
         else:
             ports.append(Port(port.name, port.dtype, tuple(array.shape)))
