@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
@@ -19,7 +20,11 @@ from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.kv_cache import Counts, KVCache, each_of, least, most, together
 from singanet.ops.kernel import widened
+from singanet.program.programs import Programs
 from singanet.types import Array
+
+_FEW = 64
+"""The most steps, of all sequences together, that are recorded."""
 
 _GIVEN = "given"
 """The cache entry with the steps of an input, stored if a sequence may have to be read again."""
@@ -389,10 +394,15 @@ class Decoder:
         parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
         given = {**parts, **fixed}
         feed = check_feed(plan, given, net.device, net.dtype, "decoder", self._sequences)
-        with net.device.scope():
-            results, _ = plan.forward(
-                feed, wanted, net.device.ops, net.rng, False, pasts=self._pasts, last_of=last_of
-            )
+        results = None
+        executor = net.executor
+        if isinstance(executor, Programs) and wanted == plan.outputs and self._is_few(feed):
+            results = executor.read(net, plan, feed, self._pasts, last_of)
+        if results is None:
+            with net.device.scope():
+                results, _ = plan.forward(
+                    feed, wanted, net.device.ops, net.rng, False, pasts=self._pasts, last_of=last_of
+                )
         for name in self._sequences if self._turning else ():
             rows = feed[name].reshape(*feed[name].shape[:2], -1)[:, None]
             self._pasts[name].extended(net.device.ops, _GIVEN, rows)
@@ -400,6 +410,10 @@ class Decoder:
         for past in self._pasts.values():
             past.advance(steps)
         return results
+
+    def _is_few(self, feed: Mapping[str, Any]) -> bool:
+        """Whether the calls of layers take a part of the time that is worth a recording."""
+        return max(math.prod(feed[name].shape[:2]) for name in self._sequences) <= _FEW
 
     def _begun(self, rows: Sequence[int]) -> Decoder:
         """Return a decoder without steps for the sequences ``rows``."""

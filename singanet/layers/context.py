@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +82,17 @@ class Context:
     def starts(self) -> Counts:
         """The number of earlier steps: one number, or (N,) if sequences differ."""
         return 0 if self.past is None else self.past.starts
+
+    def by_starts(self, function: Callable[..., Array], *given: Any) -> Array:
+        """Return ``function(starts, *given)`` as an array of the device.
+
+        A program calls it at each replay, and once for all layers that ask for the same; the shape
+        may depend on ``given`` alone, which are hashable.
+        """
+        if self.past is not None:
+            return self.past.by_starts(self.ops, function, *given)
+        found: Array = self.ops.xp.asarray(function(0, *given))
+        return found
 
     def save(self, *nameless: Any, **values: Any) -> None:
         """Save ``values`` for backward, which reads them as ``saved[name]``.

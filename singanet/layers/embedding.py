@@ -17,7 +17,7 @@ from singanet.errors import ArgumentError, DataError, brief, did_you_mean, one_o
 from singanet.initializer import Gaussian, Initializer
 from singanet.layers.context import Context
 from singanet.layers.dropout import Masking
-from singanet.layers.kv_cache import most
+from singanet.layers.kv_cache import Counts, most
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int, expect_one_input
 from singanet.layers.words import EmbeddingsWords
 from singanet.params.grads import dense_gradient
@@ -139,12 +139,17 @@ class PositionEmbedding(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Add the positions to the sequences."""
-        weight, starts, steps = ctx.params["weight"], ctx.starts, x.shape[1]
-        self._expect_steps(most(starts) + steps, len(weight))
-        if isinstance(starts, int):
-            return ctx.ops.add(x, weight[starts : starts + steps])
-        places = ctx.ops.xp.asarray(starts[:, None] + np.arange(steps))
+        weight, steps = ctx.params["weight"], x.shape[1]
+        if ctx.past is None:
+            self._expect_steps(steps, len(weight))
+            return ctx.ops.add(x, weight[:steps])
+        places = ctx.by_starts(self._places, steps, len(weight))
         return ctx.ops.add(x, ctx.ops.gather_rows(weight, places))
+
+    def _places(self, starts: Counts, steps: int, longest: int) -> Array:
+        """Return the positions (T,) of the steps, (N, T) if the sequences differ."""
+        self._expect_steps(most(starts) + steps, longest)
+        return np.asarray(starts)[..., None] + np.arange(steps)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Return ``dy``, and its sum over the samples for the positions of this batch."""
@@ -179,13 +184,7 @@ class SinusoidalPosition(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Add the positions to the sequences."""
-        starts, sizes = ctx.starts, x.shape[1:]
-        if isinstance(starts, int):
-            waves = _waves(starts, *sizes)
-        else:
-            waves = np.stack([_waves(first, *sizes) for first in starts.tolist()])
-        table = ctx.ops.xp.asarray(waves, x.dtype)
-        return ctx.ops.add(x, table)
+        return ctx.ops.add(x, ctx.by_starts(_waves_of, x.dtype, *x.shape[1:]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Return the gradient itself."""
@@ -245,6 +244,13 @@ class Positions(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
         """Return None: there is no gradient."""
         return None, {}
+
+
+def _waves_of(starts: Counts, dtype: np.dtype[Any], *sizes: int) -> Array:
+    """Return `_waves` (T, E), or (N, T, E) if the sequences differ."""
+    if isinstance(starts, int):
+        return _waves(starts, *sizes).astype(dtype, copy=False)
+    return np.stack([_waves(first, *sizes) for first in starts.tolist()]).astype(dtype)
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -122,6 +122,16 @@ class KVCache:
         """
         self.counts = True
         return self._starts
+
+    @property
+    def now(self) -> KVCache:
+        """The cache itself; a recorded one returns the cache of the replay."""
+        return self
+
+    def by_starts(self, ops: Ops, function: Callable[..., Array], *given: Any) -> Array:
+        """Return ``function(starts, *given)`` as an array of the device."""
+        found: Array = ops.xp.asarray(function(self.starts, *given))
+        return found
 
     @property
     def before(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from singanet.layers.dense import (
     product,
     product_back,
 )
-from singanet.layers.kv_cache import Counts, together
+from singanet.layers.kv_cache import Counts, KVCache, together
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int
 from singanet.layers.normalization import Kept, rms_norm, rms_norm_backward
 from singanet.layers.rotary import RotaryEmbedding, RowTexts
@@ -218,6 +218,7 @@ class QueryKeyNorm(Configurable):
 
 
 _PARTS = ("query", "value", "key")
+_RELATIVE = ("relative_weight",)
 _BIASED = (*_PARTS, "output")
 _NORMED = ("query", "key")
 _MASKS = ("boolean", "added", None)
@@ -507,28 +508,76 @@ class MultiHeadAttention(Layer):
     def forward(self, ctx: Context, x: Any) -> Any:
         """(N, Tq, output_dim), perhaps with the weights; saves inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
-        given = self._keys_so_far(ctx, parts.pop()) if self.mask else None
-        ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
-        texts = self._texts(ctx, parts[self.given :], given)
+        mask = parts.pop() if self.mask else None
+        sources, rest = (parts[: self.given] + [parts[self.given - 1]] * 2)[:3], parts[self.given :]
+        texts = self._texts(ctx, rest, mask)
         q, v, k = (
             self._positioned(ctx, part, self._normed(ctx, part, x), x is sources[0], texts)
             for part, x in zip(_PARTS, sources, strict=True)
         )
-        case = self._case(ctx, q, k, parts[self.given :], given)
-        ctx.save(sources=sources, q=q, v=v, k=k, case=case, texts=texts)
-        ctx.save(shape=() if given is None else given.shape)
-        case = self._placed(ctx, case, q, k)
-        if self.return_weights or are_few(case, q, k, v):
-            means, weights = attend_whole(ctx, case, q, k, v)
+        ctx.save(sources=sources, texts=texts)
+        kept = [part for part, x in zip(_PARTS, sources, strict=True) if x is sources[0]][1:]
+        if ctx.past is None or self.return_weights:
+            means, weights = self._attended(ctx, kept, q, v, k, rest, mask)
+            merged = merged_heads(means)
         else:
-            if case.dropout:
-                case = replace(case, seeds=ops.uniform(ctx.rng, (4,)))
-            means, lse = ops.attend(q, k, v, case)
-            ctx.save(means=means, lse=lse, seeds=case.seeds)
-        merged = merged_heads(means)
+            merged = ctx.ops.xp.empty((len(q), q.shape[2], q.shape[1] * v.shape[3]), q.dtype)
+            params = {key: ctx.params[key] for key in _RELATIVE if key in ctx.params}
+            fill = partial(self._continue, ctx.past, ctx.dtype, kept)
+            read = q, v, k, rest, mask, params
+            ctx.ops.as_one(fill, [merged], read, (1, q.dtype), q.size)
         ctx.save(merged=merged)
         y = product(self, ctx, merged, "output_")
         return [y, weights] if self.return_weights else y
+
+    def _continue(
+        self,
+        past: KVCache,
+        dtype: Any,
+        kept: list[str],
+        ops: Ops,
+        working: Array,
+        merged: Array,
+        *read: Any,
+    ) -> None:
+        """Write the merged heads of the next steps to ``merged``; a program calls it in replays."""
+        *parts, params = read
+        ctx = Context(ops, np.random.default_rng(), params, False, False, dtype)
+        ctx.past = past.now
+        means, _ = self._attended(ctx, kept, *parts)
+        ops.copyto(heads_of(merged, means.shape[3]), means)
+
+    def _attended(
+        self,
+        ctx: Context,
+        kept: list[str],
+        q: Array,
+        v: Array,
+        k: Array,
+        rest: list[Array],
+        mask: Array | None,
+    ) -> tuple[Array, Array | None]:
+        """Return the means (N, h, Tq, e), over cached keys too, and the weights if they are made.
+
+        The cache, if any, has the parts ``kept``; ``rest`` are the lengths and segments, if any.
+        """
+        if mask is not None:
+            mask = self._keys_so_far(ctx, mask)
+        if ctx.past is not None:
+            v, k = (
+                ctx.past.extended(ctx.ops, part, heads, self._last()) if part in kept else heads
+                for part, heads in (("value", v), ("key", k))
+            )
+        case = self._case(ctx, q, k, rest, mask)
+        ctx.save(q=q, v=v, k=k, case=case, shape=() if mask is None else mask.shape)
+        case = self._placed(ctx, case, q, k)
+        if self.return_weights or are_few(case, q, k, v):
+            return attend_whole(ctx, case, q, k, v)
+        if case.dropout:
+            case = replace(case, seeds=ctx.ops.uniform(ctx.rng, (4,)))
+        means, lse = ctx.ops.attend(q, k, v, case)
+        ctx.save(means=means, lse=lse, seeds=case.seeds)
+        return means, None
 
     def _case(
         self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
@@ -590,21 +639,10 @@ class MultiHeadAttention(Layer):
         return dx
 
     def _texts(self, ctx: Context, rest: list[Array], mask: Array | None) -> RowTexts | None:
-        """Return the texts shorter than their rows, if angles depend on the length of a text.
-
-        Errors: parts of texts under a mask that are longer than angles allow.
-        """
+        """Return the texts shorter than their rows, if angles depend on the length of a text."""
         if self.rotary is None or self.rotary.longest is None:
             return None
         if ctx.past is not None:
-            if mask is not None and self.rotary.era(mask.shape[-1]):
-                raise CallOrderError(
-                    f"layer {self.name!r}, whose angles depend on the length of a text",
-                    expected=f"at most {self.rotary.longest} steps under a mask, in parts",
-                    received=f"{mask.shape[-1]}",
-                    advice="omit the mask and call decoder.read for texts of any lengths,"
-                    " or predict whole texts",
-                )
             return None
         if self.segments:
             return RowTexts.packed(rest[self.has_lengths])
@@ -615,20 +653,32 @@ class MultiHeadAttention(Layer):
     def _positioned(
         self, ctx: Context, part: str, x: Array, own: bool, texts: RowTexts | None
     ) -> Array:
-        """Return the rotated heads of ``x``, after the cached steps of its own keys and values."""
+        """Return the rotated heads of ``x``."""
         heads = heads_of(x, self.dims[part])
-        if self.rotary is not None and part != "value":
-            heads = self.rotary.rotated(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
-        if ctx.past is None or part == "query" or not own:
+        if self.rotary is None or part == "value":
             return heads
-        return ctx.past.extended(ctx.ops, part, heads, self._last())
+        by_starts = ctx.by_starts if own and ctx.past is not None else None
+        return self.rotary.rotated(ctx.ops, heads, texts=texts, by_starts=by_starts)
 
     def _keys_so_far(self, ctx: Context, mask: Array) -> Array:
-        """Return ``mask``; prepend the cached steps to a mask (N, t) of the layer's own keys."""
-        if ctx.past is None or self.given > 1 or mask.ndim != 2:
+        """Return ``mask``; prepend the cached steps to a mask (N, t) of the layer's own keys.
+
+        Errors: steps under a mask that are more than angles allow.
+        """
+        if ctx.past is None:
             return mask
-        steps = ctx.ops.xp.not_equal(mask, 0)[:, None, :, None]
-        return ctx.past.extended(ctx.ops, "mask", steps, self._last())[:, 0, :, 0]
+        if self.given == 1 and mask.ndim == 2:
+            steps = ctx.ops.xp.not_equal(mask, 0)[:, None, :, None]
+            mask = ctx.past.extended(ctx.ops, "mask", steps, self._last())[:, 0, :, 0]
+        if self.rotary is not None and self.rotary.era(mask.shape[-1]):
+            raise CallOrderError(
+                f"layer {self.name!r}, whose angles depend on the length of a text",
+                expected=f"at most {self.rotary.longest} steps under a mask, in parts",
+                received=f"{mask.shape[-1]}",
+                advice="omit the mask and call decoder.read for texts of any lengths,"
+                " or predict whole texts",
+            )
+        return mask
 
     def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
         """Return the mask with all four axes, by its name in `Attention`."""

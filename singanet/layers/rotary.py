@@ -403,14 +403,15 @@ class RotaryEmbedding(Configurable):
         self,
         ops: Ops,
         x: Array,
-        first: Counts = 0,
         back: bool = False,
         texts: RowTexts | None = None,
+        by_starts: Callable[..., Array] | None = None,
     ) -> Array:
-        """Rotate ``x`` (..., T, d) at positions from ``first``; with ``back`` apply the transpose.
+        """Rotate ``x`` (..., T, d); with ``back`` apply the transpose.
 
-        Samples (N, heads, T, d) may have their own first positions, (N,). ``texts`` has the length
-        of the text of each step, if it is not the number of steps; ``ops`` are the kernels.
+        ``texts`` has the length of the text of each step, if it is not the number of steps;
+        ``ops`` are the kernels. ``by_starts`` is `Context.by_starts` for steps that continue
+        sequences; None for positions from 0.
         """
         steps, size = x.shape[-2:]
         if texts is not None and self.era(steps):
@@ -424,11 +425,22 @@ class RotaryEmbedding(Configurable):
                 for which in (0, 2 if back else 1)
             )
         else:
-            firsts = [first] if isinstance(first, int) else first.tolist()
-            at = tuple((begin, self.era(begin + steps)) for begin in firsts)
-            turns = _turns(at, steps, self.features(size), self.theta, self._scaling, x.dtype)
-            cos, sin = ops.xp.asarray(turns[0]), ops.xp.asarray(turns[2 if back else 1])
+            given = steps, self.features(size), x.dtype
+            cos, sin = (
+                ops.xp.asarray(self._turned(0, which, *given))
+                if by_starts is None
+                else by_starts(self._turned, which, *given)
+                for which in (0, 2 if back else 1)
+            )
         return ops.rotate(x, cos, sin, self.interleaved)
+
+    def _turned(
+        self, starts: Counts, which: int, steps: int, size: int, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return one array of `_turns` for the steps after ``starts``."""
+        firsts = [starts] if isinstance(starts, int) else starts.tolist()
+        at = tuple((begin, self.era(begin + steps)) for begin in firsts)
+        return _turns(at, steps, size, self.theta, self._scaling, dtype)[which]
 
     def _fill(
         self,

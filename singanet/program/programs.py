@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +20,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest, looks_of
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
+from singanet.layers.kv_cache import most
 from singanet.loss.head_loss import FEWEST_ROWS
 from singanet.params.grads import LayerGradients
 from singanet.program.ir import Order, is_dense, order_of, output_slots
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
     from singanet.engine.plan import Plan
+    from singanet.layers.kv_cache import KVCache
     from singanet.optimizer.chain import UpdateChain
     from singanet.program.recompute import Recompute
     from singanet.program.replay.replay import Replay
@@ -179,6 +181,32 @@ class Programs:
         try:
             outputs: dict[str, Any] = found.outputs(arena, feed)
             return outputs
+        finally:
+            self.give_back(arena)
+
+    def read(
+        self,
+        net: Net,
+        plan: Plan,
+        feed: Mapping[str, Any],
+        caches: Mapping[str, KVCache],
+        last_of: Mapping[str, Collection[int]],
+    ) -> dict[str, Any] | None:
+        """Compute the outputs at the next steps of sequences by a program; None if there is none.
+
+        ``caches`` have the earlier steps, ``plan`` and ``last_of`` are as in `Plan.forward`.
+        """
+        ops, starts = net.device.ops, next(iter(caches.values())).starts
+        if not ops.on_host or getattr(ops, "stores", False):
+            return None
+        kind = isinstance(starts, int), most(starts) > 0, frozenset(last_of.items())
+        key = self._key(net, "read", *kind, facts_of_feed(feed))
+        found = self._find(net, key, lambda r: r.read(feed, caches, last_of), plan=plan)
+        if found is None:
+            return None
+        arena = self.take(found)
+        try:
+            return found.read(arena, feed, caches)
         finally:
             self.give_back(arena)
 

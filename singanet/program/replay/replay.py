@@ -41,6 +41,7 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.engine.plan import Plan
+    from singanet.layers.kv_cache import KVCache
     from singanet.program.recompute import Recompute
     from singanet.program.report import ProgramReport
 
@@ -219,6 +220,7 @@ class Replay:
         # What is planned begins at an aligned address.
         self.arena_bytes = self.recording.layout.nbytes + ALIGNMENT
         self.has_holes = self.recording.is_recurrent
+        self._caches = recorder.caches
         self.case: Hashable = ()
         self._bound: Bound | None = None
 
@@ -272,6 +274,19 @@ class Replay:
         run(self._calls(bound, singly))
         (found,) = bound.outputs.arrays
         return {name: map_arrays(value, copied) for name, value in found.items()}
+
+    def read(
+        self, arena: Array, feed: Mapping[str, Any], caches: Mapping[str, KVCache]
+    ) -> dict[str, Any]:
+        """Outputs by name at the steps ``feed`` of the sequences in ``caches``, as new arrays."""
+        assert self._caches is not None
+        self._caches.now = caches
+        try:
+            outputs: dict[str, Any] = self.outputs(arena, feed)
+            return outputs
+        finally:
+            # The program does not keep them.
+            self._caches.now = {}
 
     def step(
         self,

@@ -269,6 +269,8 @@ class TracedLayer:
         if shared is not None and (ctx.train or not isinstance(shared, SharedBatch)):
             # Other processes would be asked while this one records, and they do not.
             raise NotRecordableError(f"layer {self.name!r} waits for other processes")
+        if ctx.past is not None and not self.own:
+            raise NotRecordableError(f"layer {self.name!r}, a user's, may keep earlier steps")
         if not self.pure:
             return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
         mark = len(self.tape.calls)
@@ -283,6 +285,8 @@ class TracedLayer:
             return self._forward_in_python(ctx, x, str(error))
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
+        if ctx.past is not None:
+            raise NotRecordableError(f"layer {self.name!r}, {why}")
         if not self.own and self.layer.recompute:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         self.reasons.append(f"forward: {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
 from singanet.engine.plan import Plan
 from singanet.engine.step import tell
+from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reduction
@@ -32,6 +33,7 @@ from singanet.program.ir import (
 )
 from singanet.program.on_device.device_lowering import OnDevice
 from singanet.program.trace.abstract import hollow
+from singanet.program.trace.caches import ReplayCaches
 from singanet.program.trace.foreign_code import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
@@ -87,6 +89,7 @@ class Recorder:
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
         self.reduction: Reduction | None = None
+        self.caches: ReplayCaches | None = None
         self.of_loss = self.saw_values = False
         self.notes: list[str] = []
         self.guard = Guard(net)
@@ -125,6 +128,33 @@ class Recorder:
             given = self._fed(feed)
             outputs, _ = self.forward(given, train=False)
             self._hand_out(outputs if finish is None else finish(given, outputs))
+        self.tape.drops_unread = True
+
+    def read(
+        self,
+        feed: Mapping[str, Any],
+        caches: Mapping[str, KVCache],
+        last_of: Mapping[str, Collection[int]],
+    ) -> None:
+        """The next steps of sequences, whose earlier steps are in ``caches``, see `Plan.forward`.
+
+        A replay reads and extends the caches that are in `caches` then.
+        """
+        self._expect_unpatched()
+        self.caches = ReplayCaches(caches, self.tape)
+        with self._running():
+            given = self._fed(feed)
+            outputs, _ = self.plan.forward(
+                given,
+                self.plan.outputs,
+                self.tape.ops,
+                self._draws(),
+                False,
+                pasts=self.caches.recorded(),  # type: ignore[arg-type]
+                last_of=last_of,
+            )
+            self._hand_out(outputs)
+        self.caches.forget()
         self.tape.drops_unread = True
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
