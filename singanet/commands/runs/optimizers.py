@@ -40,12 +40,16 @@ _MAKERS: dict[str, tuple[Callable[..., rules.Optimizer], float]] = {
     "galore": (rules.GaLore, 0.001),
     "lamb": (rules.LAMB, 0.002),
     "lion": (rules.Lion, 0.0001),
+    "muon": (rules.Muon, 0.02),
     "accumulating_sgd": (rules.AccumulatingSGD, 0.05),
     "accumulating_adam": (rules.AccumulatingAdam, 0.001),
 }
 
 USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
 """The highest learning rate of each, if neither the user nor the recipe sets one."""
+
+_OTHERS_SHARE = 0.05
+"""The rate of `Muon`'s other rule, AdamW, in rates of its own."""
 
 FOLDING = ("accumulating_sgd", "accumulating_adam")
 """Optimizers that add micro-batches to their own state, without an accumulator."""
@@ -65,9 +69,8 @@ def in_blocks(
     """
     make_optimizer(name, lr, weight_decay, 1, 0)
     turn = max(1, min(_BLOCK_STEPS, steps // max(1, len(blocks_of(names)))))
-    return rules.BlockCoordinate(
-        _MAKERS[name][0](learning_rate=lr, weight_decay=weight_decay), turn, seed=seed
-    )
+    rule = _made(name, lr, weight_decay, lambda rate: rate, {})
+    return rules.BlockCoordinate(rule, turn, seed=seed)
 
 
 def make_optimizer(
@@ -82,10 +85,25 @@ def make_optimizer(
         raise unknown(f"optimizer {name!r}", name, _MAKERS, "choose a listed name")
     rate = positive(f"{USUAL_RATES[name]} is usual for {name}")
     OptionHint("lr", float, bound=rate).check(lr)
-    make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]
     # The last step of the rise is the first of the fall.
     rise = max(min(warm_up, steps) - 1, 0)
-    return make(learning_rate=WarmUp(Cosine(lr, steps - rise), rise), weight_decay=weight_decay)
+
+    more: dict[str, Any] = {"every": accumulate} if name in FOLDING else {}
+    return _made(name, lr, weight_decay, lambda top: WarmUp(Cosine(top, steps - rise), rise), more)
+
+
+def _made(
+    name: str,
+    lr: float,
+    weight_decay: float,
+    course: Callable[[float], Any],
+    more: Mapping[str, Any],
+) -> rules.Optimizer:
+    """Return the optimizer ``name`` with the rate ``course(lr)``, and Muon's other rule with it."""
+    if name == "muon":
+        others = rules.AdamW(course(_OTHERS_SHARE * lr), weight_decay=weight_decay)
+        more = {**more, "others": others}
+    return _MAKERS[name][0](learning_rate=course(lr), weight_decay=weight_decay, **more)
 
 
 class ReducerMaker(NamedTuple):

@@ -98,6 +98,13 @@ def test_a_rate_that_is_not_a_positive_number_is_refused(name, lr):
         make_optimizer(name, lr, 0.0, 1, 0)
 
 
+def test_the_other_rule_of_muon_follows_its_course():
+    rule = make_optimizer("muon", 0.2, 0.1, steps=8, warm_up=2)
+    assert (type(rule.others).__name__, rule.others.weight_decay) == ("AdamW", 0.1)
+    for step in range(8):
+        assert rule.others.learning_rate(step) == pytest.approx(0.05 * rule.learning_rate(step))
+
+
 @pytest.mark.parametrize(("name", "options", "kind", "has"), [
     ("allreduce", {}, AllReduce, {"dtype": None}), ("half", {}, AllReduce, {"dtype": "float16"}),
     ("sparse", {"ratio": 0.01}, SparseAllReduce, {"ratio": 0.01}),
