@@ -276,36 +276,42 @@ class ConfusionMatrix(Metric):
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Add a batch."""
-        name = type(self).__name__
-        ops, x, y = self._outputs(x, y)
-        labels, there = scored_classes(name, ops, x, y, self.ignore_index)
+        pairs, sums = self._pairs(x, y, weight)
         classes = x.shape[-1]
         if self.counts is not None and self.counts.shape != (classes, classes):
             raise ShapeError(
-                name,
+                type(self).__name__,
                 expected=f"{math.isqrt(self.counts.size)} classes, as in earlier batches",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )
-        predicted = x.reshape(-1, classes).argmax(axis=1)
-        found = labels.astype("int64") * classes + predicted
-        weights = self._each_weight(ops, weight, x.shape[:-1])
-        if there is not None:
-            found, weights = found[there], None if weights is None else weights[there]
-        pairs = ops.xp.bincount(found, weights, minlength=classes * classes)
-        batch = pairs.reshape(classes, classes)
-        batch = batch if isinstance(batch, np.ndarray) else batch.get()
-        self.counts = batch if self.counts is None else self.counts + batch
+        if self.counts is None:
+            self.counts = np.zeros((classes, classes), sums.dtype)
+        elif sums.dtype.kind == "f" != self.counts.dtype.kind:
+            self.counts = self.counts.astype(sums.dtype)
+        # A batch has few of the pairs if there are many classes.
+        self.counts.reshape(-1)[pairs] += sums.astype(self.counts.dtype)
         self.samples += len(x)
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """Return the fraction of this batch's positions on the diagonal; 0 for an empty batch."""
-        alone = self.anew()
-        alone.update(x, y, weight)
-        counts = alone.counts
-        if counts is None or not counts.sum():
-            return 0.0
-        return float(np.trace(counts) / counts.sum())
+        pairs, sums = self._pairs(x, y, weight)
+        total = sums.sum()
+        return float(sums[pairs % (x.shape[-1] + 1) == 0].sum() / total) if total else 0.0
+
+    def _pairs(self, x: Array, y: Array, weight: Array | None) -> tuple[Array, Array]:
+        """Return the flat indices of a batch in the counts, each once, and what they get."""
+        ops, x, y = self._outputs(x, y)
+        labels, there = scored_classes(type(self).__name__, ops, x, y, self.ignore_index)
+        predicted = x.reshape(-1, x.shape[-1]).argmax(axis=1)
+        found = labels.astype("int64") * x.shape[-1] + predicted
+        weights = self._each_weight(ops, weight, x.shape[:-1])
+        if there is not None:
+            found, weights = found[there], None if weights is None else weights[there]
+        pairs, places = ops.xp.unique(found, return_inverse=True)
+        sums = ops.xp.bincount(places, weights, minlength=len(pairs))
+        on_host = isinstance(sums, np.ndarray)
+        return (pairs, sums) if on_host else (pairs.get(), sums.get())
 
     def compute(self) -> Array:
         return np.array(self.counts)

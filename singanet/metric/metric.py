@@ -114,8 +114,17 @@ class Metric(Configurable):
 
     def anew(self) -> Self:
         """Return a metric with the same settings and no samples."""
-        made = copy(self)
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
         made.reset()
+        return made
+
+    def __copy__(self) -> Self:
+        """Return a metric with state of its own, which `update` may change in place."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        for name in self.gathered:
+            setattr(made, name, copy(getattr(self, name)))
         return made
 
     def number(self) -> Any:
@@ -199,7 +208,7 @@ class Metric(Configurable):
         for name in self.gathered:
             own, other = getattr(self, name), state[name]
             if other is not None:
-                setattr(self, name, other if own is None else own + other)
+                setattr(self, name, copy(other) if own is None else own + other)
 
     @classmethod
     def _can_merge(cls) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import pickle
 import warnings
@@ -72,6 +73,16 @@ class MetricCase:
         metric.update(self.x[part], self.y[part])
         np.testing.assert_array_equal(metric.result(), self.seen(part).result())
         assert metric.samples == len(self.x) - 6
+
+    def check_a_copy_and_a_merged_metric_go_on_alone(self, _):
+        first, rest = slice(0, 6), slice(6, None)
+        metric, merged = self.seen(first), self.make()
+        merged.merge(metric.state())
+        before = metric.result()
+        for other in (copy.copy(metric), merged):
+            other.update(self.x[rest], self.y[rest])
+            np.testing.assert_array_equal(metric.result(), before)
+            np.testing.assert_array_equal(other.result(), self.seen(first, rest).result())
 
     def check_no_sample_no_result(self, _):
         metric = self.make()
