@@ -142,20 +142,23 @@ class Resolver:
         Errors: `ArgumentError` if there are others, unless they get ``zeros``.
         """
         carries, steps = carrying(self.plan, slots)
+        reached = {
+            id(param)
+            for step, comes in zip(self.plan.steps, steps, strict=True)
+            if comes
+            for param in step.layer.params.values()
+        }
         here: list[GradientTarget] = []
         others: list[GradientTarget] = []
         for target in targets:
-            (here if self._is_below(target, carries, steps) else others).append(target)
+            (here if self._is_below(target, carries, reached) else others).append(target)
         if others and not zeros:
             raise self.unreachable(others[0], carries, steps)
         return here, others
 
-    def _is_below(self, target: GradientTarget, carries: set[int], steps: Sequence[bool]) -> bool:
+    def _is_below(self, target: GradientTarget, carries: set[int], reached: set[int]) -> bool:
         if target.param is not None:
-            return any(
-                comes and any(param is target.param for param in step.layer.params.values())
-                for step, comes in zip(self.plan.steps, steps, strict=True)
-            )
+            return id(target.param) in reached
         if target.fed:
             step = self.plan.by_name[target.fed]
             return not step.layer.traits.stops_gradient and not carries.isdisjoint(step.out_slots)

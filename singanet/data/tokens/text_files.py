@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -276,17 +277,26 @@ def packed(parts: Sequence[Fragment], length: int) -> list[TokenRow]:
     decreasing: Johnson 1973).
     """
     rows: list[TokenRow] = []
-    room: list[tuple[int, int]] = []
+    # The rows with each number of tokens left, first ones first, and these numbers.
+    by_room: dict[int, list[int]] = {}
+    rooms: list[int] = []
     for part in sorted(parts, key=lambda part: -len(part.ids)):
         size = len(part.ids)
-        place = bisect_left(room, (size, -1))
-        if place == len(room):
-            rows.append([part])
-            insort(room, (length - size, len(rows) - 1))
-            continue
-        left, row = room.pop(place)
+        place = bisect_left(rooms, size)
+        if place == len(rooms):
+            left, row = length, len(rows)
+            rows.append([])
+        else:
+            left = rooms[place]
+            row = heappop(by_room[left])
+            if not by_room[left]:
+                del by_room[rooms.pop(place)]
         rows[row].append(part)
-        insort(room, (left - size, row))
+        left -= size
+        if left not in by_room:
+            by_room[left] = []
+            insort(rooms, left)
+        heappush(by_room[left], row)
     return rows
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 import numpy as np
@@ -445,12 +446,13 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     made = _ConstantMemory(tape)
     for call in calls:
         made.run(call)
+    writers = _writers(calls)
     done = {id(call) for call in calls}
     tape.calls = [call for call in tape.calls if id(call) not in done]
     read = {ref for call in tape.calls for ref in refs_of(call)}
     for token in {ref.token for ref in read if made.has(ref.token)}:
         made.memory[token] = constants.shared(made.memory[token])
-        _find_order(tape, calls, token, given, made)
+        _find_order(tape, calls, writers, token, given, made)
         tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
     # What only those calls have read is not to be held.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
@@ -503,19 +505,41 @@ def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantArray]:
     }
 
 
+def _writers(calls: Sequence[Call]) -> dict[int, list[int]]:
+    """The numbers of the calls that write each token."""
+    writers: dict[int, list[int]] = {}
+    for number, call in enumerate(calls):
+        for token in call.writes:
+            writers.setdefault(token, []).append(number)
+    return writers
+
+
 def _find_order(
     tape: Tape,
-    calls: list[Call],
+    calls: Sequence[Call],
+    writers: Mapping[int, Sequence[int]],
     token: int,
     given: Mapping[int, ConstantArray],
     made: _ConstantMemory,
 ) -> None:
     """Tell the constant of which ``token`` holds the numbers, if it is one and holds but these."""
-    needed, mine = {token}, []
-    for call in reversed(calls):
-        if not needed.isdisjoint(call.writes):
-            needed.update(call.reads)
-            mine.append(call)
+    needed, mine = {token}, list[Call]()
+    # The calls that matter, the last one first, each perhaps several times.
+    later = [-number for number in writers.get(token, ())]
+    heapify(later)
+    last = len(calls)
+    while later:
+        number = -heappop(later)
+        if number == last:
+            continue
+        last = number
+        mine.append(calls[number])
+        for read in calls[number].reads:
+            if read not in needed:
+                needed.add(read)
+                for earlier in writers.get(read, ()):
+                    if earlier < number:
+                        heappush(later, -earlier)
     sources = [number for number in needed if number in given]
     if len(sources) != 1:
         return
@@ -531,10 +555,7 @@ def _find_order(
 
 def _of_constants(tape: Tape, constant: Collection[int]) -> list[Call]:
     """The calls whose operands are constant and that alone write what they write."""
-    writers: dict[int, list[int]] = {}
-    for number, call in enumerate(tape.calls):
-        for token in call.writes:
-            writers.setdefault(token, []).append(number)
+    writers = _writers(tape.calls)
     given = {
         number
         for number, token in enumerate(tape.tokens)
@@ -553,12 +574,14 @@ def _of_constants(tape: Tape, constant: Collection[int]) -> list[Call]:
     def known(token: int) -> bool:
         return token in given or (token in writers and chosen.issuperset(writers[token]))
 
-    while True:
-        kept = {
-            number
-            for number in chosen
-            if all(map(known, tape.calls[number].reads + tape.calls[number].writes))
-        }
-        if kept == chosen:
-            return [tape.calls[number] for number in sorted(chosen)]
-        chosen = kept
+    users: dict[int, list[int]] = {}
+    for number in chosen:
+        for token in {*tape.calls[number].reads, *tape.calls[number].writes}:
+            users.setdefault(token, []).append(number)
+    unknown = [token for token in users if not known(token)]
+    while unknown:
+        for number in users.pop(unknown.pop(), ()):
+            if number in chosen:
+                chosen.remove(number)
+                unknown += tape.calls[number].writes
+    return [tape.calls[number] for number in sorted(chosen)]
