@@ -515,8 +515,8 @@ class FeedForwardNet(Net):
 
         Args:
             batch_size: Positive int, the samples of a training step whose peak memory is added,
-                with the bytes a sample that each layer stores for backward; None for neither. Two
-                steps of 2 and 3 samples of ones measure them, and leave the net unchanged.
+                with the bytes a sample that each layer stores for backward; None for neither.
+                Recorded steps tell them, which leave the net unchanged.
             extent: Positive int that replaces axes of any extent in these steps.
             fold: Whether equal blocks of a net of more than 30 layers are one.
             width: Columns of the text, whose cells are shortened to fit; 0 for as many as

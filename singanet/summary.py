@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from html import escape
 from itertools import chain, pairwise, takewhile
 from math import prod
@@ -15,15 +16,10 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from singanet.base.elsewhere import is_library, names_of
 from singanet.base.kinds import bytes_text, text_table
 from singanet.base.notebooks import Shown, html_table
-from singanet.engine.backward import BackwardWalk, arrays_in, ones, roots_in
 from singanet.engine.peak_memory import PeakMemory
-from singanet.engine.plan import Plan
-from singanet.engine.recompute.units import Unit, Units
 from singanet.layers import (
     RNN,
     Activation,
@@ -44,11 +40,11 @@ from singanet.layers.convolution import (
     TransposedConvolution,
 )
 from singanet.layers.geometry import Windowed
-from singanet.ops.interface import Ops
 from singanet.types import Shape
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+    from singanet.engine.timeline import MemoryLog
     from singanet.graph.building import GraphBuilder
     from singanet.graph.nodes import Node
     from singanet.params.param import Param
@@ -470,34 +466,33 @@ _BATCHES = (2, 3)
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory of a training step for any batch size; each sample adds the same amount.
+    """The memory of a training step by the layers, for any batch size.
 
     `measure` makes it.
 
     Args:
         shapes: The outputs' sample shapes by layer name, with every axis known.
-        small: The measured step of 2 samples.
-        large: The measured step of 3 samples.
+        log: A function that records a step of a number of samples and returns its memory.
     """
 
     shapes: dict[str, list[Shape]]
-    small: _MeasuredStep
-    large: _MeasuredStep
+    log: Callable[[int], MemoryLog]
 
     def kept(self, name: str, batch_size: int = 1) -> int:
         """Return the bytes that the layer ``name`` stores for backward, of ``batch_size`` samples.
 
         Arrays of the caller and of earlier layers are not counted.
         """
-        return _line(self.small.kept[name], self.large.kept[name], batch_size)
+        low, high = (self.log(size).kept().get(name, 0) for size in _BATCHES)
+        return low + (high - low) * (batch_size - _BATCHES[0])
 
     def all_kept(self, batch_size: int = 1) -> int:
         """Return the sum of `kept` over all layers for ``batch_size`` samples."""
-        return sum(self.kept(name, batch_size) for name in self.small.kept)
+        return sum(self.kept(name, batch_size) for name in self.shapes)
 
     def fed(self, batch_size: int) -> int:
         """Return the bytes of the inputs for ``batch_size`` samples."""
-        return _line(self.small.fed, self.large.fed, batch_size)
+        return int(self.log(batch_size).timeline("input").size.sum())
 
     def peak(self, batch_size: int) -> tuple[int, str]:
         """Return the peak bytes beyond parameters and inputs, and the layer at the peak.
@@ -505,124 +500,24 @@ class Footprint:
         They are stored activations, activations still to be read, and gradients of ``batch_size``
         samples. Scratch memory of kernels and the state of the optimizer are not included.
         """
-        units, ops = self.small.units, self.small.units.kept()
-        moments = zip(units.live(ops), self.large.units.live(ops), strict=True)
-        sizes = [_line(low, high, batch_size) for low, high in moments]
-        most = max(range(len(sizes)), key=sizes.__getitem__)
-        return sizes[most], units.units[ops[most].unit].name
+        nbytes, moment = self.log(batch_size).peak("array")
+        return nbytes, moment.layer
 
 
 def measure(net: Net, extent: int | None = None) -> Footprint:
-    """Run two training steps, of 2 and 3 samples of ones, and measure their memory.
+    """Record training steps of ``net``, which stays as it was, to know their memory.
 
-    The net's generator and running state are restored. Errors: axes of any extent without
-    ``extent``; errors of layers in their computation.
+    Errors: a step that cannot be recorded; axes of any extent without ``extent``; errors of layers
+    in their computation.
 
     Args:
         net: The net.
         extent: Positive int that replaces axes of any extent.
     """
-    plan, device = net._execution_plan(), net.device
-    params = roots_in([param.value for param in net.params()])
-    feeds = [ones(plan, size, device, extent) for size in _BATCHES]
-    with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
-        (small, shapes), (large, _) = (_measured(plan, feed, params, device.ops) for feed in feeds)
-    return Footprint(shapes, small, large)
+    from singanet.program.memory import logged_step
 
-
-def _line(low: int, high: int, batch_size: int) -> int:
-    return low + (high - low) * (batch_size - _BATCHES[0])
-
-
-@dataclass(frozen=True)
-class _MeasuredStep:
-    """The ``units`` of a step, one per layer and the loss, and the ``fed`` bytes."""
-
-    units: Units
-    fed: int
-
-    @property
-    def kept(self) -> dict[str, int]:
-        """The bytes that each layer stores and no earlier layer has stored."""
-        found, before = {}, frozenset[int]()
-        for unit in self.units.units[:-1]:
-            found[unit.name] = self.units.bytes_of(unit.wants - before)
-            before |= unit.wants
-        return found
-
-
-class _Values:
-    """Numbers of arrays that own memory, except arrays ``outside``."""
-
-    def __init__(self, outside: Mapping[int, Any]) -> None:
-        self.outside = outside
-        self._numbers: dict[int, int] = {}
-        # References, so that no other array gets the same identity.
-        self._arrays: list[Any] = []
-
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each value."""
-        return [int(array.nbytes) for array in self._arrays]
-
-    def of(self, thing: Any) -> frozenset[int]:
-        """Return the values that the arrays in ``thing`` are stored in."""
-        found = set()
-        for key, array in roots_in(thing).items():
-            if key not in self.outside:
-                number = self._numbers.setdefault(key, len(self._arrays))
-                self._arrays += [array] * (number == len(self._arrays))
-                found.add(number)
-        return frozenset(found)
-
-    def beside(self, there: Mapping[int, Any], values: frozenset[int]) -> int:
-        """Return the bytes of the arrays ``there`` that are not in ``values``."""
-        new = (key for key in there if self._numbers.get(key) not in values)
-        return sum(int(there[key].nbytes) for key in new if key not in self.outside)
-
-
-def _measured(
-    plan: Plan, feed: Mapping[str, Any], params: Mapping[int, Any], ops: Ops
-) -> tuple[_MeasuredStep, dict[str, list[Shape]]]:
-    """Run a step on ``feed``, and return it with the output sample shapes by name."""
-    fed = {key: array for key, array in roots_in(feed).items() if key not in params}
-    values = _Values({**params, **fed})
-    names = {step.name: i for i, step in enumerate(plan.steps)}
-    results, contexts = plan.forward(feed, names, ops, np.random.default_rng(0), True, ())
-    slots: dict[int, Any] = {}
-    for step in plan.steps:
-        slots |= zip(step.out_slots, arrays_in(results[step.name]), strict=True)
-    shapes = {step.name: [slots[k].shape[1:] for k in step.out_slots] for step in plan.steps}
-    read = {slot for step in plan.steps for slot in step.in_slots}
-    made, waiting = frozenset[int](), [frozenset[int]()]
-    units = []
-    for step, context in zip(plan.steps, contexts, strict=True):
-        wants = values.of(context)
-        own = wants | values.of([slots[slot] for slot in step.out_slots])
-        reads = values.of([slots[slot] for slot in step.in_slots])
-        units.append(Unit(step.name, 0.0, reads, own - made, wants))
-        made |= own
-        waiting.append(waiting[-1] | wants)
-    # Values without a reader live until the last layer has run.
-    units[-1] = units[-1]._replace(
-        reads=units[-1].reads | values.of([slots[k] for k in slots.keys() - read])
-    )
-    outputs = {slot: slots[slot] for slot in plan.slots_of(plan.outputs)}
-    dy = {slot: part * 0 + 1 for slot, part in outputs.items()}
-    arrived = roots_in(dy)
-    loss = Unit(
-        plan.outputs[-1], 0.0, values.of(outputs), forward_bytes=values.beside(arrived, made)
-    )
-    walk = BackwardWalk(plan, contexts, dy, ())
-    for item in walk.run():
-        i = names[item.layer]
-        passed = roots_in([walk.slot_grads, walk.partial])
-        there = {**arrived, **roots_in(item.grads), **passed}
-        units[i] = units[i]._replace(backward_bytes=values.beside(there, waiting[i + 1]))
-        arrived = passed
-        del item, there
-    total = sum(int(array.nbytes) for array in fed.values())
-    return _MeasuredStep(Units([*units, loss], values.sizes), total), shapes
+    step = cache(partial(logged_step, net, extent))
+    return Footprint(step(_BATCHES[0])[1], lambda size: step(size)[0])
 
 
 _LEFT = ("name", "layer", "output shape", "status", "from")

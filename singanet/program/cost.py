@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from singanet.engine.peak_memory import PeakMemory
 from singanet.program.ir import Call, Ref, Token, refs_of
 
 _ADDS_A_PASS = 8
@@ -81,45 +80,3 @@ PRODUCTS_BYTES, NARROW_PRODUCTS_BYTES = 4_000_000, 2_000_000
 
 The kernels of recurrent layers are made of these.
 """
-
-
-def plan_bytes(wide: bool) -> int:
-    """Bytes of a plan of oneDNN's, by its registers: `PLAN_BYTES`."""
-    return PLAN_BYTES if wide else NARROW_PLAN_BYTES
-
-
-def peak_memory(
-    arena: int,
-    parameters: Iterable[int] = (),
-    optimizer_state: Iterable[int] = (),
-    other: Iterable[int] = (),
-    calls: int = 0,
-    by_layers: int = 0,
-    plans: int = 0,
-    executions: int = 0,
-    products: bool = False,
-    once: int = 0,
-    wide: bool = True,
-) -> PeakMemory:
-    """The peak of a program in an ``arena``, beside arrays of the given bytes outside of it.
-
-    ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
-    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them, ``products``
-    whether its own matrix products are among them, ``wide`` whether their code is for registers of
-    512 bits, ``once`` what loading, compiling and measuring kernels took, for all nets. An array
-    that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
-    arena and program; what that is more is a part of its own.
-    """
-    each, code = plan_bytes(wide), PRODUCTS_BYTES if wide else NARROW_PRODUCTS_BYTES
-    program = calls * CALL_BYTES + executions * EXECUTION_BYTES
-    return PeakMemory(
-        {
-            "arena": arena,
-            "parameters": sum(parameters),
-            "optimizer state": sum(optimizer_state),
-            "other": sum(other),
-            "program": program,
-            "kernels": plans * each + products * code + once,
-            "first step": max(0, by_layers - arena - program),
-        }
-    )

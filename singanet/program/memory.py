@@ -22,6 +22,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.model import Measure, StepRequest
 from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
+from singanet.engine.timeline import MemoryLog
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.loss.head_loss import MultiLoss
 from singanet.ops import ops_for
@@ -30,7 +31,15 @@ from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import check_type, nothing
 from singanet.program.compile import Compiler, Recording
-from singanet.program.cost import CALL_BYTES, peak_memory, plan_bytes, work_of
+from singanet.program.cost import (
+    CALL_BYTES,
+    EXECUTION_BYTES,
+    NARROW_PLAN_BYTES,
+    NARROW_PRODUCTS_BYTES,
+    PLAN_BYTES,
+    PRODUCTS_BYTES,
+    work_of,
+)
 from singanet.program.ir import Call, NotRecordableError, Token
 from singanet.program.lowering import ON_HOST
 from singanet.program.programs import programs_of
@@ -174,7 +183,7 @@ def rehearsed_step(
     of_loss = plan is not None and plan.head is not None
 
     def record(recorder: Recorder) -> None:
-        recorder.tape.watched = True
+        recorder.tape.log = MemoryLog()
         if guessed and not of_loss:
             recorder.count_copies(batch_size, extent)
         if y is None or optimizer is None:
@@ -286,7 +295,8 @@ class Rehearsal:
     def at(self, level: Recompute) -> PlannedStep:
         """The step at ``level``. Errors: bytes that the arena cannot be kept in."""
         tape, turns, walks = self._recorder.tape, self._turns, self._walks
-        by_layers = tape.most_live
+        log = tape.log or MemoryLog()
+        by_layers, _ = log.peak("input", "array", "scratch")
         # Of arrays that hold no values malloc writes some pages alone.
         recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
         with no_collections():
@@ -326,7 +336,7 @@ def rehearsed_memory(
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
 
     def counted(recorder: Recorder) -> None:
-        recorder.tape.watched = True
+        recorder.tape.log = MemoryLog()
         record(recorder)
 
     with _state_stays(optimizer):
@@ -335,6 +345,24 @@ def rehearsed_memory(
     del made
     forget_rehearsals()
     return memory
+
+
+def logged_step(
+    net: Net, extent: int | None, batch_size: int
+) -> tuple[MemoryLog, dict[str, list[Shape]]]:
+    """The memory of forward and backward by the layers, and sample shapes of outputs by name."""
+    plan, log = net._execution_plan(), MemoryLog()
+    feed = ones(plan, batch_size, net.device, extent)
+    shapes: dict[str, list[Shape]] = {}
+
+    def record(recorder: Recorder) -> None:
+        recorder.tape.log = log
+        recorder.rehearsed_step(feed, None)
+        shapes.update(recorder.shapes)
+
+    with net._unfilled(), expect_recorded("net.summary"):
+        rehearse(net, record, plan)
+    return log, shapes
 
 
 def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
@@ -386,24 +414,33 @@ def _memory(
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
+    program = 0
+    if tape.lowering is ON_HOST:
+        # Python's objects are no memory of a device.
+        bindings = len(recording.bound)
+        executions = bindings + (turns - 1) * bindings // walks
+        program = _calls(recording, turns, walks) * CALL_BYTES + executions * EXECUTION_BYTES
+    plans, wide = len(recording.recipes), recording.is_wide
+    each, code = (
+        (PLAN_BYTES, PRODUCTS_BYTES) if wide else (NARROW_PLAN_BYTES, NARROW_PRODUCTS_BYTES)
+    )
     # Functions that LLVM compiled are counted where that was done.
-    bindings, plans, wide = len(recording.bound), len(recording.recipes), recording.is_wide
-    # Python's objects are no memory of a device.
-    calls = 0 if tape.lowering is not ON_HOST else _calls(recording, turns, walks)
-    arena = _arena_bytes(recording, tape.tokens)
-    # When the step by the layers takes most, neither all state nor all plans are made.
-    later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))
-    by_layers = 0 if at_once else tape.most_grown - tape.grown - round(later * plan_bytes(wide))
-    return peak_memory(
-        arena,
-        params.values(),
-        state.values(),
-        other,
-        calls,
-        by_layers,
-        plans,
-        bindings + (turns - 1) * bindings // walks,
-        recording.is_recurrent,
-        once_bytes() if tape.lowering is ON_HOST and recording.is_compiled else 0,
-        wide,
+    compiled = once_bytes() if tape.lowering is ON_HOST and recording.is_compiled else 0
+    arena, first = _arena_bytes(recording, tape.tokens), 0
+    if not at_once and tape.log is not None:
+        # When the step by the layers takes most, neither all state nor all plans are made.
+        most, moment = tape.log.peak("input", "array", "scratch", "state")
+        later = plans * (1 - moment.calls / max(1, len(tape.calls)))
+        by_layers = most - tape.log.peak("state")[0] - round(later * each)
+        first = max(0, by_layers - arena - program)
+    return PeakMemory(
+        {
+            "arena": arena,
+            "parameters": sum(params.values()),
+            "optimizer state": sum(state.values()),
+            "other": sum(other),
+            "program": program,
+            "kernels": plans * each + recording.is_recurrent * code + compiled,
+            "first step": first,
+        }
     )

@@ -19,7 +19,7 @@ from singanet.ops import numpy_ops
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, SingleProcess
 from singanet.program.compile import compiled
-from singanet.program.cost import CALL_BYTES, bytes_of, passes_of, peak_memory
+from singanet.program.cost import CALL_BYTES, bytes_of, passes_of
 from singanet.program.layout import ALIGNMENT
 from singanet.program.replay import replay
 from singanet.program.trace.kernels import recording_kernels
@@ -351,16 +351,10 @@ def test_what_stands_for_weights_in_fewer_bits_takes_no_memory():
 
 
 def test_the_parts_add_up_and_the_words_name_what_there_is():
-    peak = peak_memory(5000, [1000], [2000, 8], [5])
-    assert peak.total == 5000 + 1000 + 2008 + 5
-    assert dict(peak.parts)["optimizer state"] == 2008
-    assert peak_memory(5000, calls=100).total - 5000 == pytest.approx(230_000, rel=0.1)
-    text = str(peak_memory(10_000_000, [3_000_000], other=[2048]))
-    assert text.endswith("10.0 MB arena + 3.0 MB parameters + 2.0 kB other")
-    assert str(peak_memory(0)) == "0 B = nothing"
-    # Code for registers of 512 bits is longer.
-    wide, narrow = (peak_memory(0, plans=10, products=True, wide=each) for each in (True, False))
-    assert wide.total > narrow.total > 0
+    peak = PeakMemory({"arena": 10_000_000, "parameters": 3_000_000, "program": 0, "other": 2048})
+    assert peak.total == 13_002_048
+    assert str(peak).endswith("10.0 MB arena + 3.0 MB parameters + 2.0 kB other")
+    assert str(PeakMemory({})) == "0 B = nothing"
 
 
 def test_what_is_outside_has_a_line_of_its_own():

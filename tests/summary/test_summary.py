@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -204,7 +205,8 @@ def test_the_same_is_counted_on_a_device(xp):
     assert there.shapes == here.shapes
     for name in here.shapes:
         assert there.kept(name, 10) == pytest.approx(here.kept(name, 10), rel=0.05)
-    assert there.peak(32)[0] == pytest.approx(here.peak(32)[0], rel=0.05)
+    # Where kernels of oneDNN work in memory of their own, NumPy's make arrays.
+    assert there.peak(32)[0] == pytest.approx(here.peak(32)[0], rel=0.2)
 
 
 def three(middle):
@@ -213,11 +215,11 @@ def three(middle):
 
 
 def moments(net, size):
-    """The layers at work in a step of 2 samples or 3, with the live bytes."""
-    step = {2: (found := measure(net)).small, 3: found.large}[size]
-    ops = step.units.kept()
-    names = (step.units.units[op.unit].name for op in ops)
-    return list(zip(names, step.units.live(ops), strict=True))
+    """The layers at work in a step of ``size`` samples, with the most live bytes of each."""
+    log = measure(net).log(size)
+    live = zip(log.moments[1:], log.timeline("array").live(len(log.moments))[1:], strict=True)
+    at_work = groupby(live, lambda pair: pair[0][:2])
+    return [(layer, max(size for _, size in each)) for (layer, _), each in at_work]
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -228,17 +230,16 @@ def test_the_moments_of_a_step_add_up_by_hand(size):
         ("a", wide),
         ("t", 2 * wide),  # its input and its output
         ("out", wide + narrow),
-        ("out", wide + 2 * narrow),  # the gradient of the loss beside the output
-        ("out", wide),
+        ("", wide + 2 * narrow),  # the gradient of the loss beside the output
         ("out", wide + narrow + wide + 4 * (8 * 2 + 2)),
         ("t", 3 * wide),  # what it keeps, and both gradients
-        ("a", wide + 4 * (4 * 8 + 8)),
+        ("a", wide + 4 * (4 * 8 + 8) + 4 * size),  # a sum over rows is a product with ones
     ]
 
 
-def test_a_gradient_in_memory_that_is_kept_counts_once():
+def test_what_a_layer_in_python_keeps_is_counted():
     class Keeps(Layer):
-        """y = 2x, whose backward hands out what the context holds."""
+        """y = 2x, by a class that does not say that it is pure."""
 
         def setup(self, in_shape):
             return in_shape
@@ -248,11 +249,12 @@ def test_a_gradient_in_memory_that_is_kept_counts_once():
             return 2 * x
 
         def backward(self, ctx, dy):
-            ctx.saved["slope"] *= dy
-            return ctx.saved["slope"], {}
+            return ctx.saved["slope"] * dy, {}
 
-    # The slope, which becomes the gradient, and the gradient of the output.
-    assert dict(moments(three(Keeps("keeps")), 2))["keeps"] == 2 * 4 * 8 * 2
+    wide = 4 * 8 * 2
+    # The slope and both gradients.
+    assert dict(moments(three(Keeps("keeps")), 2))["keeps"] == 3 * wide
+    assert measure(three(Keeps("keeps"))).kept("keeps", 2) == wide
 
 
 def test_what_two_layers_keep_is_counted_once():

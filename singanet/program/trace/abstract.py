@@ -54,8 +54,10 @@ class CallWriter(Protocol):
     lowering: Any
     outside: dict[Ref, Array]
     scalars: list[Any]
-    live: int
     gone: set[int]
+
+    def freed(self, owner: int) -> None:
+        """Note that no array lies in the memory of a token any more."""
 
     def new(self, shape: Any, dtype: Any, order: tuple[int, ...] | None = None) -> AbstractArray:
         """Return a new array of planned memory."""
@@ -108,20 +110,16 @@ class ChangingNumber:
 
 
 class ArrayRegion:
-    """A piece of memory: the token ``number`` of ``tape``, of which ``live`` bytes are counted.
+    """A piece of memory: the token ``number`` of ``tape``, which hears when no array lies there."""
 
-    They are counted as long as an array lies there.
-    """
-
-    __slots__ = ("live", "number", "tape")
+    __slots__ = ("number", "tape")
 
     def __init__(self, number: int, tape: CallWriter | None = None) -> None:
-        self.number, self.tape, self.live = number, tape, 0
+        self.number, self.tape = number, tape
 
     def __del__(self) -> None:
         if self.tape is not None:
-            self.tape.live -= self.live
-            self.tape.gone.add(self.number)
+            self.tape.freed(self.number)
 
 
 class Flags:

@@ -184,7 +184,7 @@ class RecordingKernels(NumpyOps):
         if plan is None:
             return False
         tape = recording()
-        written = library.written(build, key, passes) if tape.watched else {}
+        written = library.written(build, key, passes) if tape.log else {}
         call = record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
         if library.narrow and getattr(plan, "open", ()):
             what = runtime, (build, key, arrays[0].size * passes), plan
@@ -203,7 +203,7 @@ class RecordingKernels(NumpyOps):
     ) -> Array:
         """As oneDNN's, of which its kernels may write a part."""
         tape, kernels, library = recording(), cast("Any", self), cast("Any", super())
-        if not tape.watched or operand not in kernels.written(build, key, passes):
+        if tape.log is None or operand not in kernels.written(build, key, passes):
             made: Array = library.room(build, key, operand, first, passes)
             return made
         size = kernels.runtime().plan(build, key, first.size * passes).sizes[operand]

@@ -296,8 +296,10 @@ class TracedLayer:
         kept = {} if run.context is None else run.context.saved
         # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
         self.tape.beside += sum(array.nbytes for array in arrays_in((() if self.own else x, kept)))
+        self.tape.note(sum(array.nbytes for array in arrays_in(kept)), owner=-id(run))
         self._step(run.forward, (x,), outs)
-        run.inputs = x
+        # A user's layer gets copies.
+        run.inputs = x if self.own else ()
         return outs
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -325,6 +327,7 @@ class TracedLayer:
         # What a forward in Python has kept of its inputs lies in the arena, until now.
         self._step(run.backward, (saved, run.inputs, dy), outs)
         run.inputs = ()
+        self.tape.freed(-id(run))
         for key, grad in grads.items():
             if is_sparse(grad):
                 source = RowsSource(partial(run.sparse_now, key), partial(run.sparse_look, key))

@@ -49,7 +49,7 @@ from singanet.program.trace.sparse_rows import NarrowParameters, sources
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.updates import Member, Numbers, Updates
 from singanet.program.trace.values import Draws
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
@@ -92,6 +92,7 @@ class Recorder:
         self.caches: ReplayCaches | None = None
         self.of_loss = self.saw_values = False
         self.notes: list[str] = []
+        self.shapes: dict[str, list[Shape]] = {}
         self.guard = Guard(net)
         params = net.params()
         self.held = NarrowParameters(self.net, params)
@@ -198,6 +199,11 @@ class Recorder:
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
         """Forward, and the walk back with gradients of zeros."""
         outputs, contexts = self.forward(fed, train=True)
+        self.shapes = {
+            step.name: [shape[1:] for shape in ctx.out_shapes]
+            for step, ctx in zip(self.plan.steps, contexts, strict=True)
+        }
+        self.tape.layer, self.tape.phase = "", "loss"
         given = own(self.tape, map_arrays(outputs, self._no_gradient))
         self._take_in("dy", (given,), outputs)
         del outputs

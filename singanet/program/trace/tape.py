@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.base.kinds import Ranges, resident_bytes, union
 from singanet.engine.backward import root_of
+from singanet.engine.timeline import Kind, MemoryLog, Moment
 from singanet.errors import SingaNetError
 from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
@@ -89,18 +90,14 @@ class Tape:
         # By the id of an array from outside, which is kept alive, its place here.
         self._placed: dict[int, tuple[Any, AbstractArray]] = {}
         self._roots: dict[int, ArrayRegion] = {}
-        # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
-        # memory that all kernels so far have worked in, which stays as large as it has become.
-        self.live = self.most_live = self._working = 0
         # The tokens of which no array is left, so that no later call reads them.
         self.gone: set[int] = set()
-        # The same beside what the optimizer's state that is made on the way has grown to, and how
-        # many calls were made by then.
-        self.grown = self.most_grown = self.calls_by_then = 0
-        # Whether kernels are asked what they write of the memory that they want; whether those that
-        # are one call are to be written down as all that they make.
-        self.watched = self.apart = False
-        self._workspace, self._worked = 0, Ranges()
+        # What the step takes by the layers. The memory that kernels work in stays as large as it
+        # has become.
+        self.log: MemoryLog | None = None
+        self._workspace, self._worked, self._working = 0, Ranges(), 0
+        # Whether kernels that are one call are to be written down as all that they make.
+        self.apart = False
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # What the caller fills, and its values; those of all arrays, if Python had to see some.
@@ -123,7 +120,7 @@ class Tape:
     ) -> AbstractArray:
         """Return a new array of planned memory; ``order`` lists its axes from the outermost."""
         made = self._entered(shape, dtype, order, Token(0, fill=fill))
-        self._more(made.region, made.nbytes)
+        self.note(made.nbytes, owner=made.region.number)
         return made
 
     def room(self, size: int) -> AbstractArray:
@@ -139,9 +136,8 @@ class Tape:
         else:
             self._worked = union((*self._worked, *more))
         now = resident_bytes(self._worked, self._workspace)
-        if now > self._working:
-            self._working = now
-            self._count()
+        self.note(now - self._working, "scratch")
+        self._working = now
         return made
 
     def like(self, array: Any, dtype: Any = None) -> AbstractArray:
@@ -181,38 +177,32 @@ class Tape:
         """Count those bytes of an array of `room` as written from now on."""
         token = self.tokens[array.region.number]
         token.written = union((*(token.written or ()), *ranges))
-        self._more(array.region, resident_bytes(token.written, token.nbytes) - array.region.live)
+        if self.log is not None:
+            number, now = array.region.number, resident_bytes(token.written, token.nbytes)
+            self.note(now - self.log.bytes_of(number), owner=number)
 
-    def _more(self, region: ArrayRegion, nbytes: int) -> None:
-        region.live += nbytes
-        self.live += nbytes
-        if nbytes > 0:
-            self._count()
-
-    def grow(self, nbytes: int) -> None:
-        """Count state of the optimizer's, which is made now and stays."""
-        self.grown += nbytes
-        self._count()
-
-    def _count(self) -> None:
-        now = self.live + self._working
-        if now > self.most_live:
-            self.most_live = now
-        if now + self.grown > self.most_grown:
-            self.most_grown, self.calls_by_then = now + self.grown, len(self.calls)
+    def note(self, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
+        """Note in the log that a piece of memory is made, which ``owner`` has: a token, or -1."""
+        if self.log is not None and nbytes > 0:
+            self.log.make(self._now(), nbytes, kind, owner)
 
     def lend(self, nbytes: int) -> None:
-        """Count arrays that the layers would be lent for a moment."""
-        self.live += nbytes
-        self._count()
-        self.live -= nbytes
+        """Note arrays that the layers would be lent for a moment."""
+        self.note(nbytes, owner=-2)
+        self.freed(-2)
 
-    @contextmanager
-    def in_blocks(self) -> Iterator[None]:
+    def freed(self, owner: int) -> None:
+        """Note that no array lies in the memory of ``owner`` any more."""
+        self.gone.add(owner)
+        if self.log is not None:
+            self.log.free(self._now(), owner)
+
+    def _now(self) -> Moment:
+        return Moment(self.layer, self.phase, len(self.calls))
+
+    def in_blocks(self) -> AbstractContextManager[None]:
         """A block whose calls run in parts by the layers: new arrays are small there."""
-        before = self.most_live, self.most_grown, self.calls_by_then
-        yield
-        self.most_live, self.most_grown, self.calls_by_then = before
+        return nullcontext() if self.log is None else self.log.paused()
 
     def poisoned(self, array: Any, why: str) -> AbstractArray:
         """Return a place laid out as ``array`` that no kernel may read, and ``why``."""

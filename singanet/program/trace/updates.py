@@ -439,7 +439,7 @@ class Updates:
         is_new = not state.arrays
         state = self.rule.settle(name, value)
         if is_new:
-            self.tape.grow(sum(array.nbytes for array in state.arrays))
+            self.tape.note(sum(array.nbytes for array in state.arrays), "state")
         source = source_of(grad)
         if source is not None:
             self._rows(name, value, source, scale)

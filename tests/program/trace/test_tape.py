@@ -9,6 +9,7 @@ import pytest
 
 from singanet.base.heap import address
 from singanet.engine.backward import root_of
+from singanet.engine.timeline import MemoryLog
 from singanet.program.ir import NotRecordableError, Ref, map_arrays
 from singanet.program.trace.tape import Tape, current_tape
 
@@ -57,15 +58,25 @@ def test_arrays_not_met_before_are_held_from_outside():
 
 def test_bytes_are_live_as_long_as_an_array_lies_there():
     tape = Tape()
+    tape.log = log = MemoryLog()
+    tape.layer = "a"
     one = planned(tape, 1000)
     part, two = one[10:], planned(tape, 500)
     del one
-    assert (tape.live, tape.most_live) == (6000, 6000)
+    tape.layer = "b"
     del part
-    tape.new((100,), np.float64)
-    assert (tape.live, tape.most_live) == (2000, 6000)
+    with tape.in_blocks():
+        tape.new((100,), np.float64)
+    tape.note(500, "state")
+    tape.lend(700)
     del two
-    assert tape.live == 0
+    live = log.timeline("array").live(len(log.moments))
+    assert live.tolist() == [4000, 6000, 6000, 2000, 2700, 2700, 2000]
+    assert (log.peak("array"), log.peak("state")) == (
+        (6000, ("a", "forward", 0)),
+        (500, ("b", "forward", 0)),
+    )
+    assert log.peak("scratch")[0] == 0
 
 
 def test_calls_say_what_they_read_and_write():

@@ -1,0 +1,105 @@
+"""The memory of a step over time, as pieces that are made and freed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class Timeline(NamedTuple):
+    """Pieces of ``size`` bytes, each needed from moment ``first`` to ``last``, both included."""
+
+    first: Ints
+    last: Ints
+    size: Ints
+
+    def live(self, moments: int, start: int = 0) -> Ints:
+        """Return the bytes at each of ``moments`` moments, the first of which is ``start``."""
+        used = self.first <= self.last
+        change = np.zeros(moments + 1, np.int64)
+        np.add.at(change, self.first[used] - start, self.size[used])
+        np.add.at(change, self.last[used] + 1 - start, -self.size[used])
+        return np.cumsum(change[:-1])
+
+
+Kind = Literal["input", "array", "scratch", "state"]
+"""Inputs, arrays of layers, memory that kernels work in, and state of the optimizer."""
+
+
+class Moment(NamedTuple):
+    """The ``layer`` at work, the ``phase`` of the step, and the number of ``calls`` before."""
+
+    layer: str
+    phase: str
+    calls: int
+
+
+class MemoryLog:
+    """The memory of a step by the layers: a moment each time that a piece is made or freed."""
+
+    def __init__(self) -> None:
+        self.moments: list[Moment] = []
+        self._pieces: list[list[int]] = []
+        self._kinds: list[Kind] = []
+        self._owned: dict[int, list[int]] = {}
+        self._paused = False
+
+    def make(self, moment: Moment, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
+        """Note a piece that ``owner`` has, which may have others; -1 is nobody."""
+        if self._paused and kind == "array":
+            return
+        self._owned.setdefault(owner, []).append(len(self._pieces))
+        self._pieces.append([len(self.moments), -1, nbytes])
+        is_input = kind == "array" and moment.phase == "forward" and not moment.layer
+        self._kinds.append("input" if is_input else kind)
+        self.moments.append(moment)
+
+    def free(self, moment: Moment, owner: int) -> None:
+        """Note that the pieces of ``owner`` are freed."""
+        pieces = self._owned.pop(owner, ())
+        for piece in pieces:
+            self._pieces[piece][1] = len(self.moments)
+        if pieces:
+            self.moments.append(moment)
+
+    def bytes_of(self, owner: int) -> int:
+        """Return the bytes that ``owner`` has."""
+        return sum(self._pieces[piece][2] for piece in self._owned.get(owner, ()))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note no arrays that are made in the block."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def timeline(self, *kinds: Kind) -> Timeline:
+        """Return the pieces of these ``kinds``; those that nobody frees are there until the end."""
+        chosen = [p for p, kind in zip(self._pieces, self._kinds, strict=True) if kind in kinds]
+        first, last, size = np.array(chosen, np.int64).reshape(-1, 3).T
+        return Timeline(first, np.where(last < 0, len(self.moments) - 1, last), size)
+
+    def peak(self, *kinds: Kind) -> tuple[int, Moment]:
+        """Return the most bytes of these ``kinds`` at a time, and the first moment with them."""
+        live = self.timeline(*kinds).live(len(self.moments))
+        if not len(live):
+            return 0, Moment("", "forward", 0)
+        most = int(live.argmax())
+        return int(live[most]), self.moments[most]
+
+    def kept(self) -> dict[str, int]:
+        """Return the bytes that layers store from forward to backward, by the layer that frees."""
+        found: dict[str, int] = {}
+        for first, last, size in zip(*self.timeline("array"), strict=True):
+            made, freed = self.moments[first], self.moments[last]
+            if made.phase == "forward" and freed.phase == "backward":
+                found[freed.layer] = found.get(freed.layer, 0) + int(size)
+        return found
