@@ -89,7 +89,7 @@ def _item(d: DescribedLayer) -> list[Layer]:
     _, places = _arguments(d)
     places = places if isinstance(places, list) else [places]
     first, *rest = map(_place, places)
-    if first != (None, None, None) or len(d.shapes[0]) == 3:
+    if first != (None, None, None) or len(d.shapes[0]) >= 3:
         raise unknown(d.where, "slices of vectors or sequences, of all samples", str(places)[:60])
     return [layers.Index(d.name, rest)] if rest else [layers.Dummy(d.name)]
 
@@ -113,6 +113,7 @@ OPERATIONS: Mapping[str, KerasClass] = {
 """The layers for Keras' operations, by class name."""
 
 
+_GUIDE = "https://github.com/singanet/singanet/blob/main/docs/migration/keras.md#models-in-a-file"
 _MOST_CALLS = 10_000
 _MOST_LEVELS = 20
 _MODELS = ("Sequential", "Functional")
@@ -320,10 +321,8 @@ class _Model:
         found = []
         for key in self.takes:
             shape = tuple(int(axis) for axis in self.inputs[key][1:])
-            if len(shape) > 3:
-                raise unknown(self.where, "samples of at most three axes", str(shape)[:60])
-            if len(shape) == 3 and self.drawing.data_format == "channels_last":
-                shape = (shape[2], *shape[:2])
+            if len(shape) >= 3 and self.drawing.data_format == "channels_last":
+                shape = (shape[-1], *shape[:-1])
             found.append(Input(key[0], shape))
         return found
 
@@ -409,7 +408,7 @@ class _Model:
             return _Model(entry, self.drawing, where, inner, f"{place}/layers/", self.trainable)
         table = OPERATIONS if _is_operation(entry) else KERAS
         if kind not in table or entry.get("registered_name") not in (None, kind):
-            raise unknown(where, f"classes among {', '.join(table)}", kind[:60])
+            raise unknown(where, f"classes among those of {_GUIDE}", kind[:60])
         described = DescribedLayer(
             config,
             [symbol.shape for symbol in sources],

@@ -1,5 +1,7 @@
 """Whole models of Keras, there and back: every layer of the table, models in models, ready nets."""
 
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model, save_model
 from singanet.loss import MeanSquaredError, SquaredError
 from singanet.optimizer import SGD
+from tests.keras.listed import listed
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
-IMAGE, STEPS, ROW = (9, 8, 4), (8, 6), (6,)
+VOLUME, IMAGE, STEPS, ROW = (5, 6, 4, 2), (9, 8, 4), (8, 6), (6,)
 
 
 def through(made, x):
@@ -110,6 +113,31 @@ CALLS = {
     "LayerNormalization": (STEPS, lambda: kl.LayerNormalization(scale=False)),
     "a gate": (IMAGE, lambda: lambda x: kl.Multiply()([
         x, kl.Conv2D(4, 1, activation="sigmoid")(kl.GlobalAveragePooling2D(keepdims=True)(x))])),
+    "Conv3D": (VOLUME, lambda: [
+        kl.Conv3D(4, (3, 2, 2), 2, "same", groups=2, activation="relu"), kl.Flatten(),
+        kl.Dense(3)]),
+    "Conv3DTranspose": (VOLUME, lambda: kl.Conv3DTranspose(
+        3, 3, 2, "same", output_padding=1, activation="softmax")),
+    "pooling of volumes": (VOLUME, lambda: [
+        kl.MaxPooling3D(2, 1, "same"), kl.AveragePooling3D(2, 2, "same"),
+        kl.AdaptiveAveragePooling3D(2), kl.GlobalMaxPooling3D(keepdims=True),
+        kl.GlobalAveragePooling3D()]),
+    "borders of volumes": (VOLUME, lambda: [
+        kl.ZeroPadding3D((1, 2, 0)), kl.Cropping3D(((1, 0), (0, 2), (1, 1))),
+        kl.SpatialDropout3D(0.3), kl.BatchNormalization()]),
+    "volumes of another shape": (VOLUME, lambda: [
+        kl.Permute((4, 1, 3, 2)), kl.Reshape((3, 2, 4, 10)), kl.Reshape((12, 20))]),
+    "Dense of images": (IMAGE, lambda: [kl.Dense(3, "softmax"), kl.Dense(2, use_bias=False)]),
+    "means of windows of two": (IMAGE, lambda: [
+        kl.AveragePooling2D(2, padding="same"), kl.AveragePooling2D((2, 3), (1, 1), "valid")]),
+    "norms of rows of images": (IMAGE, lambda: [
+        kl.BatchNormalization(axis=1), kl.GroupNormalization(4, axis=2)]),
+    "norms of images": (IMAGE, lambda: [
+        kl.LayerNormalization(), kl.LayerNormalization(axis=[1, 2, 3]),
+        kl.RMSNormalization(axis=[-2, -1])]),
+    "norms of steps": (STEPS, lambda: [
+        kl.BatchNormalization(axis=1), kl.LayerNormalization(axis=[1, 2]),
+        kl.Normalization(axis=1, mean=range(8), variance=range(1, 9))]),
     "bilinear": (IMAGE, lambda: kl.UpSampling2D((2, 3), interpolation="bilinear")),
     "depth dropped": (IMAGE, lambda: kl.Dropout(0.3, noise_shape=(None, 1, 1, 1))),
     "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
@@ -133,11 +161,11 @@ def drawn(model, seed=3, most=9):
 
 def there(shape, seed=0, count=3):
     x = np.random.default_rng(seed).uniform(-1, 1, (count, *shape)).astype("f4")
-    return x, np.moveaxis(x, -1, 1) if len(shape) == 3 else x
+    return x, np.moveaxis(x, -1, 1) if len(shape) >= 3 else x
 
 
 def same(ours, theirs, rtol=1e-5):
-    if theirs.ndim == 4:
+    if theirs.ndim >= 4:
         theirs = np.moveaxis(theirs, -1, 1)
     np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max())
 
@@ -157,7 +185,8 @@ def expect_as_there(model, path, x):
 
 # What files of weights alone have no form for, or another number of arrays.
 WHOLE_ALONE = ("TimeDistributed", "TimeDistributed norm", "Normalization", "a model twice",
-               "a model of models")  # fmt: skip
+               "a model of models", "norms of rows of images", "norms of images",
+               "norms of steps")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -284,13 +313,13 @@ def test_what_was_compiled_stays_behind(tmp_path):
     ("shape", "make", "message"),
     [
         (IMAGE, lambda: kl.PReLU(), "one slope a channel"),
-        (IMAGE, lambda: kl.Dense(3), "rows or sequences"),
         (IMAGE, lambda: kl.TimeDistributed(kl.Dense(3)), "sequences of vectors"),
         (STEPS, lambda: lambda x: kl.LSTM(3)(x, initial_state=[x[:, 0, :3]] * 2),
          "inputs alone.*initial_state"),
         (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
         (IMAGE, lambda: lambda x: x[:, 1], "slices of vectors or sequences"),
-        ((4, 4, 4, 2), lambda: kl.Flatten(), "at most three axes"),
+        (IMAGE, lambda: kl.AveragePooling2D((2, 3), 2, "same"), "padding='valid'"),
+        (STEPS, lambda: kl.RMSNormalization(axis=1), "the last axes"),
         (STEPS, lambda: kl.LSTM(3, bias_regularizer="l1"), "an L2 bias_regularizer"),
         (STEPS, lambda: kl.GRU(3, bias_constraint="max_norm"), "bias_constraint"),
         (STEPS, lambda: kl.LSTM(3, kernel_constraint="non_neg"), "kernel_constraint"),
@@ -303,6 +332,11 @@ def test_refused_by_name(shape, make, message, tmp_path):
     keras.Model(x, make()(x)).save(tmp_path / "m.keras")
     with pytest.raises(FileFormatError, match=message):
         load_model(tmp_path / "m.keras")
+
+
+def test_the_guide_lists_the_classes():
+    guide = Path(__file__).parents[2] / "docs" / "migration" / "keras.md"
+    assert listed() in guide.read_text("utf-8"), listed()
 
 
 # Building them in Keras takes the time.

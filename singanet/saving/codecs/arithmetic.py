@@ -262,7 +262,7 @@ def _rescaling(d: DescribedLayer) -> list[Layer]:
     scale, offset = (np.asarray(d.config[key], np.float32) for key in ("scale", "offset"))
     if scale.ndim == offset.ndim == 0:
         return [layers.Scale(d.name, float(d.config["scale"]), offset=float(d.config["offset"]))]
-    if max(scale.ndim, offset.ndim) > 1 or len(d.shapes[0]) != 3:
+    if max(scale.ndim, offset.ndim) > 1 or not d.is_image:
         raise unknown(d.where, "a number, or one a channel of images", f"{scale}"[:60])
     channels = np.zeros(d.shapes[0][0], np.float32)
     each = layers.Scale(d.name)

@@ -10,12 +10,13 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
+from singanet.layers.layer import Layer
 from singanet.saving.codecs.activation import activated
 from singanet.saving.codecs.arithmetic import scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
 from singanet.saving.codecs.choosing import reduced
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
-from singanet.saving.codecs.described import WHOLE, DescribedLayer, unknown
+from singanet.saving.codecs.described import WHOLE, DescribedLayer
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.onnx import (
     BATCHES,
@@ -152,10 +153,10 @@ def _read_gemm(use: Use) -> Tensor:
 QUANTIZED = {"lora_rank": None, "quantization_config": None}
 
 
-def _expect_rows(d: DescribedLayer) -> dict[str, Any]:
-    if len(d.shapes[0]) > 2:
-        raise unknown(d.where, "rows or sequences", f"samples of {len(d.shapes[0])} axes")
-    return {}
+def _of_last(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    """Return ``layer`` along Keras' last axis, and its activation."""
+    made = d.permuted(layer, (*range(2, len(d.shapes[0]) + 1), 1)) if d.is_image else [layer]
+    return [*made, *d.activated(layer)[1:]]
 
 
 def _kernel(layer: layers.Dense, uses: Uses) -> list[Variable]:
@@ -215,8 +216,7 @@ DENSE = (
             {"units": ("units", None), "use_bias": bool},
             {"W_specs": ("kernel", {(0,): 0}), "b_specs": ("bias", WHOLE)},
             QUANTIZED,
-            _expect_rows,
-            DescribedLayer.activated,
+            around=_of_last,
             masked=True,
         ),
         onnx=_write_dense,

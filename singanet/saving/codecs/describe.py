@@ -75,7 +75,7 @@ def _dropout(d: DescribedLayer) -> list[Layer]:
 def _spatial(masked: bool) -> KerasClass:
     return KerasClass(
         {"rate": float},
-        more=lambda d: {"axis": 1 if len(d.shapes[0]) == 3 else -1},
+        more=lambda d: {"axis": 1 if len(d.shapes[0]) >= 3 else -1},
         masked=masked,
     )
 
@@ -89,7 +89,11 @@ PASSING = (
     ),
     LayerCodec(
         layers.SpatialDropout,
-        keras={"SpatialDropout1D": _spatial(masked=True), "SpatialDropout2D": _spatial(False)},
+        keras={
+            "SpatialDropout1D": _spatial(masked=True),
+            "SpatialDropout2D": _spatial(False),
+            "SpatialDropout3D": _spatial(False),
+        },
         onnx=_write_same,
     ),
     LayerCodec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,8 +100,8 @@ class DescribedLayer:
 
     @property
     def is_image(self) -> bool:
-        """Return whether the input is (C, H, W) here and (H, W, C) in Keras."""
-        return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
+        """Return whether the input has its channels first here and last in Keras."""
+        return len(self.shapes[0]) >= 3 and self.data_format == "channels_last"
 
     def lying(self, axes: int) -> dict[str, Any]:
         """Return data_format for images, channels first here, or for sequences, as in Keras."""
@@ -157,25 +157,46 @@ class DescribedLayer:
         mode = self.config.get("activation") or "linear"
         return [layer, *activation(self, mode, f"{self.name}_activation")]
 
+    def permuted(self, layer: Layer, order: Sequence[int]) -> list[Layer]:
+        """Return ``layer`` on samples whose axes are permuted by ``order``, and the way back."""
+        if list(order) == sorted(order):
+            return [layer]
+        back = [1 + order.index(axis) for axis in sorted(order)]
+        ends = (("first", order), ("last", back))
+        there, again = (layers.Permute(f"{self.name}_{end}", axes) for end, axes in ends)
+        return [there, layer, again]
+
     def along_channels(self, layer: Layer) -> list[Layer]:
         """Return ``layer``, transposed for sequences (T, F), whose features are its channels."""
-        if len(self.shapes[0]) != 2:
-            return [layer]
-        there, back = (layers.Permute(f"{self.name}_{end}", (2, 1)) for end in ("first", "last"))
-        return [there, layer, back]
+        return self.permuted(layer, (2, 1)) if len(self.shapes[0]) == 2 else [layer]
+
+    def along_axis(self, layer: Layer) -> list[Layer]:
+        """Return ``layer``, whose channels are the axis of the config, at the first axis."""
+        axis = self.axis()
+        rest = [k for k in range(1, len(self.shapes[0]) + 1) if k != axis]
+        return self.permuted(layer, (axis, *rest))
 
     def axis(self, key: str = "axis") -> int:
         """Return the axis, batch included, in our order of axes."""
-        axis, rank = self.config[key], len(self.shapes[0]) + 1
-        axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
-        if not is_int(axis, -rank):
-            raise unknown(self.where, f"one axis from 1 to {rank - 1}", f"axis={str(axis)[:60]}")
-        axis = axis + rank if axis < 0 else axis
-        if not 1 <= axis < rank:
-            raise unknown(self.where, f"an axis from 1 to {rank - 1}", str(axis))
-        if self.is_image:
-            return {1: 2, 2: 3, 3: 1}[axis]
-        return int(axis)
+        axes = self.axes(key)
+        if len(axes) != 1:
+            received = f"{key}={str(self.config[key])[:60]}"
+            raise unknown(self.where, f"one axis from 1 to {len(self.shapes[0])}", received)
+        return axes[0]
+
+    def axes(self, key: str = "axis") -> list[int]:
+        """Return the axes, batch included, in our order of axes; Keras' order sorts them."""
+        given, rank = self.config[key], len(self.shapes[0]) + 1
+        several = given if isinstance(given, list) else [given]
+        axes = sorted(k + rank if is_int(k, -rank) and k < 0 else k for k in several)
+        if not axes or len(set(axes)) < len(axes) or not all(is_int(k) and k < rank for k in axes):
+            received = f"{key}={str(given)[:60]}"
+            raise unknown(self.where, f"axes from 1 to {rank - 1}", received)
+        return [self.ours(axis) for axis in axes]
+
+    def ours(self, axis: int) -> int:
+        """Return a positive axis of Keras, batch included, in our order of axes."""
+        return axis % len(self.shapes[0]) + 1 if self.is_image else axis
 
 
 def activation(described: DescribedLayer, mode: Any, name: str) -> list[Layer]:
@@ -183,7 +204,7 @@ def activation(described: DescribedLayer, mode: Any, name: str) -> list[Layer]:
     if mode == "linear":
         return []
     if isinstance(mode, str) and mode in _ALONG_CHANNELS:
-        images = len(described.shapes[0]) == 3
+        images = len(described.shapes[0]) >= 3 and described.data_format == "channels_last"
         return [_ALONG_CHANNELS[mode](name, 1 if images else len(described.shapes[0]))]
     if mode == "leaky_relu":
         return [layers.Activation(name, "leaky_relu", alpha=0.2)]

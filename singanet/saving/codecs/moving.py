@@ -13,7 +13,7 @@ import numpy as np
 from singanet import layers
 from singanet.layers.layer import Layer
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
-from singanet.saving.codecs.described import DescribedLayer, unknown
+from singanet.saving.codecs.described import DescribedLayer
 from singanet.saving.codecs.onnx import (
     BATCHES,
     STEPS,
@@ -402,22 +402,22 @@ def _read_triangle(use: Use) -> Tensor:
 def _reshape(d: DescribedLayer) -> list[Layer]:
     """Reshape in Keras' element order (H, W, C)."""
     target = tuple(int(axis) for axis in d.config["target_shape"])
-    if len(target) > 3:
-        raise unknown(d.where, "samples of at most three axes", str(target)[:60])
     made: list[Layer] = [layers.Reshape(d.name, target)]
     if d.is_image:
-        made.insert(0, layers.Permute(f"{d.name}_channels_last", (2, 3, 1)))
-    if len(target) == 3 and d.data_format == "channels_last":
-        made.append(layers.Permute(f"{d.name}_channels_first", (3, 1, 2)))
+        rest = range(2, len(d.shapes[0]) + 1)
+        made.insert(0, layers.Permute(f"{d.name}_channels_last", (*rest, 1)))
+    if len(target) >= 3 and d.data_format == "channels_last":
+        order = (len(target), *range(1, len(target)))
+        made.append(layers.Permute(f"{d.name}_channels_first", order))
     return made
 
 
 def _permute(d: DescribedLayer) -> dict[str, Any]:
     axes = tuple(int(axis) for axis in d.config["dims"])
     if d.is_image:
-        # Keras' axes H, W, C are our axes 2, 3, 1; Keras' last axis is our first.
-        ours = [{1: 2, 2: 3, 3: 1}[axis] for axis in axes]
-        axes = (ours[2], ours[0], ours[1])
+        # Keras' last axis is our first.
+        ours = [d.ours(axis) for axis in axes]
+        axes = (ours[-1], *ours[:-1])
     return {"dims": axes}
 
 
@@ -488,14 +488,14 @@ MOVING = (
     ),
     LayerCodec(
         layers.Pad,
-        keras={f"ZeroPadding{n}D": _ends("padding", n) for n in (1, 2)},
+        keras={f"ZeroPadding{n}D": _ends("padding", n) for n in (1, 2, 3)},
         onnx=_write_pad,
         operators={"Pad": _read_pad},
     ),
     LayerCodec(layers.EndPadding, onnx=_write_pad),
     LayerCodec(
         layers.Cropping,
-        keras={f"Cropping{n}D": _ends("cropping", n) for n in (1, 2)},
+        keras={f"Cropping{n}D": _ends("cropping", n) for n in (1, 2, 3)},
         onnx=_write_cropping,
     ),
 )  # fmt: skip

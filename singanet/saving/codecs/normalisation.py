@@ -262,35 +262,39 @@ _SCALED = per_feature(gamma=("gamma", "weight"), beta=("beta", "bias"))
 
 
 def _of_batches(d: DescribedLayer) -> dict[str, Any]:
-    axis = d.axis()
-    if axis != 1 and len(d.shapes[0]) != 2:
-        d.expect(axis="the channels")
     return {
         "momentum": 1.0 - float(d.config["momentum"]),
         "synchronized": bool(d.config.get("synchronized", False)),
-        "axis": 1 if axis == 1 else -1,
+        "axis": -1 if _of_features(d) else 1,
     }
+
+
+def _of_features(d: DescribedLayer) -> bool:
+    """Return whether the channels are the last axis of sequences or rows."""
+    return d.axis() == len(d.shapes[0]) < 3
+
+
+def _along_axis(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    return [layer] if _of_features(d) else d.along_axis(layer)
 
 
 def _normalization(d: DescribedLayer) -> list[Layer]:
     """Convert Normalization: a BatchNormalization with fixed statistics."""
     d.expect(invert=False)
     axis = d.axis()
-    if axis not in (1, len(d.shapes[0])) or (len(d.shapes[0]) == 3 and axis != 1):
-        raise unknown(d.where, "statistics of channels or features", f"axis {axis}")
     given = {}
-    channels = np.zeros(d.shapes[0][0 if axis == 1 else -1], np.float32)
+    channels = np.zeros(d.shapes[0][axis - 1], np.float32)
     for array, ours in (("mean", "mean"), ("variance", "var")):
         if d.config.get(array) is not None:
             given[ours] = channels + np.asarray(d.config[array], np.float32).reshape(-1)
     # Keras divides by at least 1e-7.
-    channels_at = 1 if axis == 1 else -1
+    channels_at = -1 if _of_features(d) else 1
     norm = layers.BatchNormalization(
         d.name, axis=channels_at, momentum=0.0, epsilon=1e-14, center=False, scale=False
     )
     norm.trainable = False
     d.marks[d.name] = WeightGroup("", _statistics, given or None)
-    return [norm]
+    return _along_axis(d, norm)
 
 
 def _statistics(layer: Layer, uses: Uses) -> Sequence[Variable]:
@@ -315,17 +319,21 @@ def _scale(layer: layers.RMSNorm, uses: Uses) -> Sequence[Variable]:
 
 
 def _of_groups(d: DescribedLayer) -> dict[str, Any]:
-    images = len(d.shapes[0]) == 3
-    if d.axis() != (1 if images else len(d.shapes[0])):
-        d.expect(axis="the channels")
     groups = int(d.config["groups"])
-    return {"groups": d.shapes[0][0 if images else -1] if groups == -1 else groups}
+    return {"groups": d.shapes[0][d.axis() - 1] if groups == -1 else groups}
 
 
-def _expect_last(d: DescribedLayer) -> dict[str, Any]:
-    if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
-        d.expect(axis="the last of a sequence or row")
-    return {}
+def _over_last(d: DescribedLayer) -> dict[str, Any]:
+    return {"axis": -len(d.axes())}
+
+
+def _axes_last(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    """Return ``layer``, which normalises the last axes, on samples with Keras' axes there."""
+    axes, rank = d.axes(), len(d.shapes[0])
+    order = [d.ours(k) for k in range(1, rank + 1)]
+    if order[rank - len(axes) :] != axes:
+        raise unknown(d.where, "the last axes of samples", f"axis={str(d.config['axis'])[:60]}")
+    return d.permuted(layer, order)
 
 
 NORMALISATION = (
@@ -339,7 +347,7 @@ NORMALISATION = (
         ),
         {
             "BatchNormalization": KerasClass(
-                _FLAGS, _SPECS, {"renorm": False}, _of_batches, masked=True
+                _FLAGS, _SPECS, {"renorm": False}, _of_batches, _along_axis, masked=True
             ),
             "Normalization": KerasClass(draw=_normalization),
         },
@@ -350,7 +358,7 @@ NORMALISATION = (
     LayerCodec(
         layers.LayerNorm,
         _SCALED,
-        KerasClass(_FLAGS, _SPECS, {"rms_scaling": False}, _expect_last, masked=True),
+        KerasClass(_FLAGS, _SPECS, {"rms_scaling": False}, _over_last, _axes_last, masked=True),
         "LayerNormalization",
         _write_layer_norm,
         {"LayerNormalization": _read_layer},
@@ -359,7 +367,7 @@ NORMALISATION = (
     LayerCodec(
         layers.RMSNorm,
         Arrays(_scale, per_feature(gamma=("scale", "weight")).torch),
-        KerasClass({"epsilon": float}, more=_expect_last, masked=True),
+        KerasClass({"epsilon": float}, more=_over_last, around=_axes_last, masked=True),
         "RMSNormalization",
         _write_rms_norm,
         {"RMSNormalization": _read_rms},
@@ -367,7 +375,7 @@ NORMALISATION = (
     LayerCodec(
         layers.GroupNorm,
         _SCALED,
-        KerasClass(_FLAGS, _SPECS, {}, _of_groups, DescribedLayer.along_channels, masked=True),
+        KerasClass(_FLAGS, _SPECS, {}, _of_groups, DescribedLayer.along_axis, masked=True),
         "GroupNormalization",
         _write_group_norm,
         {"GroupNormalization": _read_group},

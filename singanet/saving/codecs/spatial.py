@@ -343,9 +343,7 @@ def _codecs(axes: int) -> Iterator[LayerCodec]:
         if kind is not None:
             fields = {**fields, "use_bias": bool}
             keras = KerasClass(fields, specs, usual, partial(more, axes), DescribedLayer.activated)
-            yield LayerCodec(
-                kind, arrays, {kind.__name__: keras} if axes < 3 else {}, onnx=along_steps(onnx)
-            )
+            yield LayerCodec(kind, arrays, {kind.__name__: keras}, onnx=along_steps(onnx))
 
 
 _READ = {"Conv": _read_conv, "ConvTranspose": _read_conv_transpose}
@@ -511,10 +509,11 @@ def _read_resize(use: Use) -> Tensor:
 
 def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
     border = pads(d, "pool_size", axes)
-    if kind == "Avg" and any(before != after for before, after in border):
-        # Keras' backends disagree about means beyond the last row.
-        d.expect(padding="valid")
     size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
+    wide = any(any(ends) and k > 2 for ends, k in zip(border, size, strict=True))
+    if kind == "Avg" and wide and any(before != after for before, after in border):
+        # Keras' backends disagree about means beyond the last row, except in windows of two.
+        d.expect(padding="valid")
     return {"pool_size": size, "strides": stride, "padding": border, **d.lying(axes)}
 
 
@@ -552,10 +551,9 @@ def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:
             ("", by_window, one), ("Adaptive", pooled, adaptive),
             ("Global", of_all, _write_global_pool(op)),
         ):  # fmt: skip
-            known = {f"{name}{theirs}Pooling{axes}D": keras} if axes < 3 else {}
-            yield LayerCodec(
-                known_kind(f"{name}{ours}Pooling", axes), keras=known, onnx=along_steps(onnx)
-            )
+            kind = known_kind(f"{name}{ours}Pooling", axes)
+            known = {f"{name}{theirs}Pooling{axes}D": keras}
+            yield LayerCodec(kind, keras=known, onnx=along_steps(onnx))
 
 
 _ENLARGED = {"Resize": _read_resize, "Upsample": _read_resize}
