@@ -30,6 +30,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.functional import expect_own_samples
 from singanet.graph.building import GraphBuilder, checked_metric, told_apart
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
@@ -94,6 +95,7 @@ class Net(GraphBuilder):
         self.executor = self.make_executor()
         self.compiled: object | None = None
         self.intake = ColumnAdapter()
+        expect_own_samples([outputs] if isinstance(outputs, Symbol) else outputs)
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:

@@ -15,6 +15,7 @@ from singanet.engine.foreign import apart, run_forward
 from singanet.errors import GraphError, ShapeError
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
+from singanet.layers.joins import Combine
 from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
@@ -49,6 +50,7 @@ class NodeStep:
     """
 
     __slots__ = (
+        "broadcasts",
         "fed",
         "floats",
         "foreign",
@@ -93,12 +95,14 @@ class NodeStep:
         self.gives_integers = self.layer.traits.gives_integers
         # Whether the batch sizes of its inputs are known only when they come.
         self.unsure = False
+        # Whether one sample broadcasts to the samples of the other inputs.
+        self.broadcasts = isinstance(self.layer, Combine)
 
     @property
     def joins(self) -> bool:
         """Whether it reads several arrays that must have one batch size."""
         several = self.many_in or (self.fed and self.in_count > 1)
-        return several and self.layer.traits.samples != "stacked"
+        return several and self.layer.traits.samples == "same"
 
     def samples(self, sizes: Sequence[int | None]) -> int | None:
         """The batch size of its outputs for inputs of ``sizes``; None if it is not known.
@@ -107,6 +111,8 @@ class NodeStep:
         """
         how = self.layer.traits.samples
         known = [size for size in sizes if size is not None]
+        if how == "own":
+            return None
         if how == "stacked":
             return sum(known) if len(known) == len(sizes) else None
         if len(set(known)) > 1:
@@ -116,7 +122,7 @@ class NodeStep:
                 received=f"{known}",
                 advice="feed arrays of as many samples each",
             )
-        return known[0] if known and how == "same" and len(known) == len(sizes) else None
+        return known[0] if known and len(known) == len(sizes) else None
 
     @property
     def in_count(self) -> int:
@@ -203,7 +209,9 @@ def run_step(
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
     if step.unsure:
-        step.samples([part.shape[0] for part in x])
+        sizes = [part.shape[0] for part in x]
+        # One sample, such as a mean over a batch, broadcasts.
+        step.samples([size for size in sizes if size != 1] if step.broadcasts else sizes)
     ctx = Context(ops, rng, params, train, keep, step.floats)
     ctx.past = past
     if step.foreign:

@@ -347,9 +347,8 @@ class Executor(metaclass=CheckedType):
         program = self._named(name)
         symbols = [s for item in program.items for s in symbols_of(item, program.where)]
         each = {(symbol.call.born, symbol.index): symbol for symbol in symbols}
-        net = FeedForwardNet(
-            inputs=inputs_of(symbols), outputs=list(each.values()), seed=self.net.seed
-        )
+        net = FeedForwardNet(seed=self.net.seed)
+        net.start(None, inputs_of(symbols), list(each.values()))
         net.device, net.dtype, net.rng = self.net.device, self.net.dtype, self.net.rng
         return net
 

@@ -355,8 +355,9 @@ class NamedProgram:
         """Return the gradient at ``y``, where the backward pass starts; None means ones."""
         net = self._drawing.net
         if dy is None:
+            count = batch if y.full else 1
             is_loss = self._drawing.is_loss(y)
-            return np.full(batch, 1.0 / max(batch, 1), net.dtype) if is_loss else None
+            return np.full(count, 1.0 / max(count, 1), net.dtype) if is_loss else None
         port = self._drawing.port(dy, self.where)
         return picked(outputs, port) if dy.call.inputs else given[port[0]]
 

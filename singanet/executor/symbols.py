@@ -29,7 +29,7 @@ from singanet.graph.building import GraphBuilder, port_of
 from singanet.graph.nodes import Node
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Input
-from singanet.layers.symbol import Symbol
+from singanet.layers.symbol import BATCH, Symbol, expect_samples
 from singanet.loss.head_loss import MultiLoss
 from singanet.loss.loss import LossLayer
 from singanet.metric.metric import MetricSymbol
@@ -295,19 +295,20 @@ class Objective(Counted):
         total = parts[0]
         for part in parts[1:]:
             total = total + part
-        self._shape = total.shape, total.dtype, ops_for(total).xp
+        # A loss of the whole batch has one number.
+        self._shape = [len(part) for part in parts], total.dtype, ops_for(total).xp
         return total
 
     def backward(self) -> Any:
         """Return the gradient of the mean: one over the number of samples, for each sample."""
-        shape, dtype, xp = self._shape
+        counts, dtype, xp = self._shape
         self._shape = None
-        each = xp.full(shape, 1.0 / shape[0] if shape[0] else 0.0, dtype)
-        return each if self.alone else dict.fromkeys(self.heads, each)
+        grads = [xp.full(count, 1.0 / count if count else 0.0, dtype) for count in counts]
+        return grads[0] if self.alone else dict(zip(self.heads, grads, strict=True))
 
     def count(self, x: Any, y: Any) -> float:
         """Return the weight of a batch, see `Loss.count`."""
-        batch = len(x if self.alone else x[self.heads[0]])
+        batch = max(len(x if self.alone else x[head]) for head in self.heads)
         found = {
             float(loss.count(picked(x, scores), picked(x, targets)))
             for loss, scores, targets in self.counted
@@ -423,6 +424,8 @@ Item: TypeAlias = Symbol | MetricSymbol | Update | GradientSymbol
 def symbols_of(item: Any, where: str) -> list[Symbol]:
     """Return the symbols to compute for ``item``. Errors: `ArgumentError` if it has none."""
     if isinstance(item, Symbol):
+        if item.full and item.full[0] > BATCH:
+            expect_samples(where, item)
         return [item]
     if isinstance(item, MetricSymbol):
         return [item.scores, item.targets, *([] if item.mask is None else [item.mask])]
@@ -467,7 +470,9 @@ class DrawnNet:
         ]
         self.inputs = inputs_of(symbols)
         _expect_names(self.inputs)
-        self.net = FeedForwardNet(inputs=self.inputs, outputs=_once(symbols), seed=seed)
+        self.net = FeedForwardNet(seed=seed)
+        # Unlike the constructor, `start` allows samples that depend on each other.
+        self.net.start(None, self.inputs, _once(symbols))
         _expect_no_stages(self.net)
         self.net._choose_params()
         self.names: dict[Any, str] = {}

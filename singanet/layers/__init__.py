@@ -13,6 +13,7 @@ from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
     from singanet.layers.activations import GLU, Activation, GatedUnit, LogSoftmax, PReLU, Softmax
+    from singanet.layers.batchwise import Einsum, Rearrange
     from singanet.layers.context import Context
     from singanet.layers.convolution import (
         Conv1D,
@@ -169,6 +170,7 @@ __all__ = [
     "Dot",
     "Dropout",
     "Dummy",
+    "Einsum",
     "Embedding",
     "EndPadding",
     "Expand",
@@ -209,6 +211,7 @@ __all__ = [
     "Power",
     "QueryKeyNorm",
     "RMSNorm",
+    "Rearrange",
     "Reduce",
     "RelativePositions",
     "RepeatVector",

@@ -19,19 +19,19 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
 
-_MODES = ("sum", "mean", "max", "min")
-_NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
+_MODES = ("sum", "mean", "max", "min", "logsumexp")
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf, "logsumexp": -inf}
 
 
 class Reduce(Layer):
-    """A layer that computes the sum, mean, max or min over ``axis``.
+    """A layer that computes the sum, mean, max, min or log(sum(exp(x))) over ``axis``.
 
     Several equal extremes share the gradient equally. A mask (N, T) as second input excludes steps,
     if the layer reduces over axis 1; if all are excluded, the result is 0.
 
     Args:
         name: Name of the layer, a string.
-        mode: "sum", "mean", "max" or "min".
+        mode: "sum", "mean", "max", "min" or "logsumexp".
         axis: One axis or several, counting the batch axis; None for all but the batch.
         keepdims: Whether reduced axes stay, with size 1.
         input_shape: Sample shape, to set the layer up at once.
@@ -103,19 +103,23 @@ class Reduce(Layer):
         return sorted(k if k > 0 else rank + k for k in self.axis)
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """Return the reduced array; max and min save their input and output."""
+        """Return the reduced array; max, min and logsumexp save their input and output."""
         ops, there = ctx.ops, None
         if isinstance(x, list):
             x, mask = x
             there = ops.xp.not_equal(mask, 0).reshape(*mask.shape, *(1,) * (x.ndim - 2))
             x = ops.where(there, x, _NEUTRAL[self.mode])
         axes = tuple(self._over(x.ndim))
-        if there is None:
+        if self.mode == "logsumexp":
+            y = _log_sum_exp(ops, x, axes)
+        elif there is None:
             y = self._of_all(x, axes)
         else:
             y = self._of_some(ops, x, there, axes)
+        if self.mode == "logsumexp" and there is not None:
+            y = ops.where(there.any(axis=1, keepdims=True), y, 0)
         ctx.save(shape=x.shape, there=there)
-        if self.mode in ("max", "min"):
+        if self.mode in ("max", "min", "logsumexp"):
             ctx.save(x=x, y=y)
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
@@ -149,6 +153,8 @@ class Reduce(Layer):
         shape = ctx.saved["shape"]
         axes = tuple(self._over(len(shape)))
         dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
+        if self.mode == "logsumexp":
+            return _share_back(ctx.ops, dy, ctx.saved["x"], ctx.saved["y"])
         if self.mode in ("max", "min"):
             is_extreme = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
             # If all steps are masked, no element is the extreme.
@@ -160,6 +166,23 @@ class Reduce(Layer):
         if self.mode == "mean":
             ctx.ops.multiply(y, 1.0 / prod(shape[k] for k in axes), out=y)
         return y
+
+
+@in_float32
+def _log_sum_exp(ops: Ops, x: Array, axes: Shape) -> Array:
+    top = x.max(axis=axes, keepdims=True)
+    total = ops.exp(ops.subtract(x, _finite(ops, top))).sum(axis=axes, keepdims=True)
+    # The sum is at least 1, unless all elements are -inf, and then the result is.
+    return ops.add(ops.log(ops.maximum(total, 1.0)), top)
+
+
+@in_float32
+def _share_back(ops: Ops, dy: Array, x: Array, y: Array) -> Array:
+    return ops.multiply(dy, ops.exp(ops.subtract(x, _finite(ops, y))))
+
+
+def _finite(ops: Ops, y: Array) -> Array:
+    return ops.where(ops.xp.isfinite(y), y, 0.0)
 
 
 class Expand(Layer):

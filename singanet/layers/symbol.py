@@ -9,16 +9,18 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from singanet.base.arguments import checked_count, is_number
-from singanet.errors import ArgumentError, GraphError, brief
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
 __all__ = [
+    "BATCH",
     "Symbol",
     "Unnamed",
     "apply",
     "calls_between",
     "expect_axes_said",
+    "expect_samples",
     "source",
     "stage",
     "travelled",
@@ -32,6 +34,9 @@ class Unnamed(str):
 
     __slots__ = ()
 
+
+BATCH = -2
+"""The extent of a batch in `Symbol.full`; -3 is that of two batches, and so on; -1 is any."""
 
 _creation = itertools.count()
 _stage: ContextVar[int | None] = ContextVar("stage", default=None)
@@ -98,7 +103,7 @@ class Symbol:
     the steps pass it to their outputs, and layers that can read masks read it.
     """
 
-    __slots__ = ("call", "index", "kind", "mask", "shape")
+    __slots__ = ("call", "full", "index", "kind", "mask", "shape")
     # NumPy leaves the operators to this class.
     __array_ufunc__ = None
 
@@ -106,94 +111,73 @@ class Symbol:
         self.call = call
         self.index = index
         self.shape = shape
+        self.full: Shape = (BATCH, *shape)
+        """The shape of the array with the batch axis, as `singanet.functional` counts axes.
+
+        Without a batch axis in front, layers see one sample of this shape.
+        """
         self.kind = _kind_of(call)
         """ "integers" or "floats", "any" where it is not known before the net is whole."""
         self.mask: Symbol | None = None
 
     def __add__(self, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Scale", "plus", self, factor=1.0, offset=float(other))
-        return _drawn("Add", "plus", self, other)
+        return _computed("+", self, other)
 
-    __radd__ = __add__
+    def __radd__(self, other: Any) -> Symbol:
+        return _computed("+", self, other)
 
     def __sub__(self, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Scale", "minus", self, factor=1.0, offset=-float(other))
-        return _drawn("Subtract", "minus", self, other)
+        return _computed("-", self, other)
 
     def __rsub__(self, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Scale", "minus", self, factor=-1.0, offset=float(other))
-        return _drawn("Subtract", "minus", other, self)
+        return _computed("-", other, self)
 
     def __neg__(self) -> Symbol:
-        return _drawn("Scale", "minus", self, factor=-1.0)
+        return _computed("*", self, -1.0, "minus")
 
     def __mul__(self, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Scale", "times", self, factor=float(other))
-        return _drawn("Multiply", "times", self, other)
+        return _computed("*", self, other)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: Any) -> Symbol:
+        return _computed("*", self, other)
 
     def __truediv__(self, other: Any) -> Symbol:
-        if is_number(other) and other != 0:
-            return _drawn("Scale", "over", self, factor=1.0 / float(other))
-        return _drawn("Divide", "over", self, other)
+        return _computed("/", self, other)
 
     def __rtruediv__(self, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Power", "power", self, exponent=-1.0) * float(other)
-        return _drawn("Divide", "over", other, self)
+        return _computed("/", other, self)
 
     def __pow__(self, exponent: Any) -> Symbol:
-        return _drawn("Power", "power", self, exponent=exponent)
+        return _computed("**", self, exponent)
 
     def __matmul__(self, other: Any) -> Symbol:
-        return _drawn("MatMul", "product", self, other)
+        return _functional().matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Symbol:
+        return _functional().matmul(other, self)
 
     def __lt__(self, other: Any) -> Symbol:
-        return self._compared("less", "<", other)
+        return _computed("<", self, other)
 
     def __le__(self, other: Any) -> Symbol:
-        return self._compared("at_most", "<=", other)
+        return _computed("<=", self, other)
 
     def __gt__(self, other: Any) -> Symbol:
-        return self._compared("greater", ">", other)
+        return _computed(">", self, other)
 
     def __ge__(self, other: Any) -> Symbol:
-        return self._compared("at_least", ">=", other)
-
-    def _compared(self, name: str, how: str, other: Any) -> Symbol:
-        if is_number(other):
-            return _drawn("Compare", name, self, how=how, value=other)
-        return _drawn("Compare", name, self, other, how=how)
+        return _computed(">=", self, other)
 
     def where(self, a: Any, b: Any) -> Symbol:
         """Return ``a`` if this is true, otherwise ``b``; one of them may be a number."""
-        numbers = {key: value for key, value in (("a", a), ("b", b)) if is_number(value)}
-        return _drawn("Where", "where", self, *(s for s in (a, b) if not is_number(s)), **numbers)
+        return _functional().where(self, a, b)
 
     def astype(self, dtype: str) -> Symbol:
         """Return the symbol as "float", the net's type, as "bool" or as an integer type."""
-        return _drawn("Cast", "cast", self, dtype=dtype)
+        return _functional().cast(self, dtype)
 
     def __getitem__(self, index: Any) -> Symbol:
-        places = index if isinstance(index, tuple) else (index,)
-        if places[0] != slice(None) or not all(isinstance(k, (int, slice, list)) for k in places):
-            raise ArgumentError(
-                "the part of a symbol",
-                expected="a colon for the batch, then ints, ranges, lists: a[:, 0], a[:, 1:, [4]]",
-                received=brief(index),
-                advice="use Slice or Permute for other parts",
-            )
-        for axis, place in enumerate(places):
-            if isinstance(place, list):
-                picked = _drawn("Gather", "picked", self, axis=axis, indices=place)
-                return picked[(*places[:axis], slice(None), *places[axis + 1 :])]
-        plain = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in places[1:]]
-        return _drawn("Index", "part", self, index=plain) if plain else self
+        return _functional().part(self, index)
 
     if TYPE_CHECKING:
 
@@ -208,11 +192,14 @@ class Symbol:
         return f"Symbol({self.call.layer.name!r}, index={self.index}, shape={self.shape})"
 
 
-def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
-    """Return the symbol of a layer of the class ``kind``, whose name the net numbers."""
-    # Imported by name, since the modules of these layers import this one.
-    layer = getattr(import_module("singanet.layers"), kind)(Unnamed(name), **arguments)
-    return apply(layer, inputs)
+def _functional() -> Any:
+    # Imported by name, since its layers import this module.
+    return import_module("singanet.functional")
+
+
+def _computed(how: str, a: Any, b: Any, *name: str) -> Symbol:
+    made: Symbol = _functional().computed(how, a, b, *name)
+    return made
 
 
 def source(layer: Applicable, shape: Shape) -> Symbol:
@@ -220,8 +207,11 @@ def source(layer: Applicable, shape: Shape) -> Symbol:
     return Symbol(Application(layer, ()), 0, shape)
 
 
-def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
-    """Return the symbol that `Layer.__call__` returns."""
+def apply(layer: Applicable, inputs: tuple[Any, ...], inner: bool = False) -> Symbol:
+    """Return the symbol that `Layer.__call__` returns.
+
+    Layers that `singanet.functional` draws are ``inner``: they read symbols of any axes.
+    """
     if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
         inputs = tuple(inputs[0])
     for given in inputs:
@@ -232,6 +222,8 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
                 received=type(given).__name__,
                 advice="start from Input(name, shape); for arrays call net.forward",
             )
+        if not inner:
+            expect_samples(f"layer {layer.name!r}", given)
     if not inputs:
         raise ArgumentError(
             f"layer {layer.name!r}",
@@ -254,6 +246,20 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
     return made
 
 
+def expect_samples(where: str, symbol: Symbol) -> None:
+    """Errors: `GraphError` for a symbol whose only batch axis is not the first."""
+    full = symbol.full
+    if full[:1] > (BATCH,) or not full or any(size <= BATCH for size in full[1:]):
+        shape = ", ".join("batch" if size <= BATCH else str(size) for size in full)
+        raise GraphError(
+            where,
+            expected="a symbol whose first axis is the batch, and no other",
+            received=f"outputs of {symbol.call.layer.name!r}, of shape ({shape})",
+            advice="layers compute sample by sample: use singanet.functional, and reduce the other"
+            " axes",
+        )
+
+
 def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
     asks = getattr(layer, "_asks_axes", None)
@@ -270,9 +276,20 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
             fresh._unbuild()
             raise
     call = Application(layer, inputs)
-    if isinstance(out_shapes, list):
-        return tuple(Symbol(call, index, shape) for index, shape in enumerate(out_shapes))
-    return Symbol(call, 0, out_shapes)
+    shapes = out_shapes if isinstance(out_shapes, list) else [out_shapes]
+    made = [Symbol(call, k, shape) for k, shape in enumerate(shapes)]
+    batch = _batch_of(layer, inputs)
+    for symbol in made:
+        symbol.full = (batch, *symbol.full[1:])
+    return tuple(made) if isinstance(out_shapes, list) else made[0]
+
+
+def _batch_of(layer: Applicable, inputs: tuple[Symbol, ...]) -> int:
+    """Return the extent of the outputs' batch axis in `Symbol.full`."""
+    batches = [symbol.full[0] for symbol in inputs if symbol.full and symbol.full[0] <= BATCH]
+    if layer.traits.samples == "stacked":
+        return -1 - sum(-1 - batch for batch in batches)
+    return batches[0] if batches else BATCH
 
 
 def _upwards(call: Application) -> Iterator[Any]:
@@ -357,10 +374,11 @@ def _expect_steps(layer: Any, shape: Shape, mask: Shape) -> None:
         )
 
 
-def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Application]:
+def calls_between(inputs: Sequence[Symbol] | None, outputs: Sequence[Symbol]) -> list[Application]:
     """Return all calls that ``outputs`` depend on, in order of creation.
 
-    Errors: an `Input` that the outputs need and ``inputs`` omits, or an unneeded `Input`.
+    ``inputs`` are all inputs, or None for any. Errors: an `Input` that the outputs need and
+    ``inputs`` omits, or an unneeded `Input`.
     """
     found: dict[int, Application] = {}
     stack = [symbol.call for symbol in outputs]
@@ -370,7 +388,9 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[A
             found[call.born] = call
             stack += [symbol.call for symbol in call.inputs]
     needed = {call.born: str(call.layer.name) for call in found.values() if not call.inputs}
-    given = {symbol.call.born: str(symbol.call.layer.name) for symbol in inputs}
+    given = needed
+    if inputs is not None:
+        given = {symbol.call.born: str(symbol.call.layer.name) for symbol in inputs}
     if needed.keys() != given.keys():
         same = sorted(needed.values()) == sorted(given.values())
         raise GraphError(

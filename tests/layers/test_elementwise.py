@@ -264,16 +264,16 @@ def test_layers_of_symbols_have_names_and_train():
 
 def test_what_symbols_refuse():
     a = Input("a", (3,))
-    for compute in (lambda: a + np.ones(3), lambda: np.ones(3) * a, lambda: a / 0,
+    for compute in (lambda: a + np.array([None]), lambda: a / 0,
                     lambda: a - "b", lambda: "c" * a):  # fmt: skip
         with pytest.raises(ArgumentError, match="expected symbols"):
             compute()
-    for part in (lambda: a[0], lambda: a[1:], lambda: a[:, None], lambda: a[..., 0]):
+    for part in (lambda: a[0], lambda: a[1:], lambda: a[:, True], lambda: a[..., 0, 0, 0]):
         with pytest.raises(ArgumentError, match="part of a symbol"):
             part()
     with pytest.raises(TypeError, match="not iterable"):
         list(a)
-    with pytest.raises(ShapeError, match="layer 'plus'"):
+    with pytest.raises(ShapeError, match=r"operator \+: .* received \(batch, 3\) and \(batch, 4\)"):
         a + Input("b", (4,))
     assert a[:] is a
 

@@ -9,10 +9,10 @@ from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
 from singanet.layers import Dense, Embedding, Gather, Reduce, TopIndices
 from singanet.testing import check_net_gradients
-from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses
+from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses, run
 
 
-def of_steps(mode):
+def of_steps(mode, function=None):
     """Under a mask: some steps, all, none."""
 
     def draw(rng, shape, mask):
@@ -21,8 +21,8 @@ def of_steps(mode):
 
     def expected(p, x):
         rows = [sample[mask > 0] for sample, mask in zip(*x, strict=True)]
-        function = getattr(np, mode)
-        return np.array([function(row, axis=0) if len(row) else [0.0, 0.0] for row in rows])
+        reduce = function or getattr(np, mode)
+        return np.array([reduce(row, axis=0) if len(row) else [0.0, 0.0] for row in rows])
 
     return case(partial(Reduce, "it", mode, axes=1), [(3, 2), (3,)], expected, draw, batch=4)
 
@@ -44,6 +44,9 @@ CASES = {
     "max": case(lambda: Reduce("it", "max", [2], keepdims=True), (2, 3, 4),
                 lambda p, x: np.sort(x, axis=2)[:, :, -1:]),
     "min": case(lambda: Reduce("it", "min", -1), (5,), lambda p, x: np.sort(x, axis=1)[:, 0]),
+    "logsumexp": case(lambda: Reduce("it", "logsumexp", (1, 2)), (2, 3, 4),
+                      lambda p, x: np.log(np.exp(x).sum(axis=(1, 2)))),
+    "logsumexp of steps": of_steps("logsumexp", lambda x, axis: np.log(np.exp(x).sum(axis=axis))),
     "mean of steps": of_steps("mean"),
     "max of steps": of_steps("max"),
     "Gather": case(lambda: Gather("it", 1, [4, 0, 4, -2]), (5, 3), lambda p, x:
@@ -152,6 +155,16 @@ WRONG_SHAPES = [
     *[(TopIndices("it", k, axis), ShapeError, f"at least k={k} elements along axis {axis}", shape)
       for k, axis, shape in ((4, 1, (3, 5)), (2, 3, (3, 5)), (1, -4, (2, 2)))],
 ]  # fmt: skip
+
+
+def test_logsumexp_beside_pytorch_and_of_nothing():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    beside_torch(lambda: Reduce("it", "logsumexp", -1, True), (3, 4),
+                 lambda f, x, p: torch.logsumexp(x, -1, True))  # fmt: skip
+    x = np.array([[-np.inf, -np.inf], [1000.0, -np.inf]])
+    y, dx, _ = run(Reduce("it", "logsumexp"), x, np.ones(2))
+    assert y.tolist() == [-np.inf, 1000.0]
+    assert dx.tolist() == [[0, 0], [1, 0]]
 
 
 @refuses([

@@ -1,7 +1,7 @@
 """Small nets of PyTorch after the published ones, as (module, arguments), by name."""
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 

@@ -221,14 +221,14 @@ PICKING = (
 
 def _write_reduce(g: WrittenGraph, layer: layers.Reduce, xs: list[Value]) -> Value:
     shapes: Any = layer.in_shapes
-    mode = layer.mode.capitalize()
+    mode = "LogSumExp" if layer.mode == "logsumexp" else layer.mode.capitalize()
     if len(xs) == 1:
         return g.reduce(mode, xs[0], layer._over(len(shapes) + 1), layer.keepdims)
     rank = len(shapes[0]) + 1
     axes, x = layer._over(rank), xs[0]
     there = g.cast(xs[1], bool)
     there = g.unsqueeze(there, *range(2, rank)) if rank > 2 else there
-    neutral = {"Max": -inf, "Min": inf}.get(mode, 0.0)
+    neutral = {"Max": -inf, "Min": inf, "LogSumExp": -inf}.get(mode, 0.0)
     x = g.node("Where", there, x, g.constant(neutral, "neutral"), dtype=g.dtype)
     y = g.reduce("Sum" if mode == "Mean" else mode, x, axes)
     number = g.node("Expand", g.cast(there, g.dtype), g.node("Shape", x, dtype=np.int64))
@@ -287,19 +287,6 @@ def _read_reduction(mode: str, before: Step | None = None, after: Step | None = 
     return convert
 
 
-def _read_log_sum_exp(use: Use) -> Tensor:
-    """Convert to log Σ exp(x − m) + m with the maximum m, which cannot overflow."""
-    x = use.tensor()
-    axes = _read_axes(use, x)
-    if axes is None:
-        return x
-    top = reduced(use, x, "max", axes, keep=True)
-    low = use.make(layers.Operation, use.make(layers.Subtract, x, top), mode="exp")
-    total = use.make(layers.Operation, reduced(use, low, "sum", axes, keep=True), mode="log")
-    y = use.make(layers.Add, total, top)
-    return y if use.attribute("keepdims", 1) else without(use, y, axes)
-
-
 def _read_global(mode: str) -> Converter:
     def convert(use: Use) -> Tensor:
         x = use.tensor()
@@ -351,7 +338,7 @@ REDUCING = (
             "ReduceL2": _read_reduction("sum", _read_square, _ROOT),
             "ReduceSumSquare": _read_reduction("sum", _read_square),
             "ReduceLogSum": _read_reduction("sum", None, _LOG),
-            "ReduceLogSumExp": _read_log_sum_exp,
+            "ReduceLogSumExp": _read_reduction("logsumexp"),
             "GlobalAveragePool": _read_global("mean"), "GlobalMaxPool": _read_global("max"),
             "GlobalLpPool": _read_global_lp,
             "MeanVarianceNormalization": _read_mean_variance,

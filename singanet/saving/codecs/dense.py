@@ -321,4 +321,11 @@ def _read_einsum(use: Use) -> Tensor:
     return transposed(use, z, [[*both, *rows, *columns].index(each) for each in out])
 
 
-MATMUL = (LayerCodec(layers.MatMul, onnx=_write_matmul, operators={"Einsum": _read_einsum}),)
+def _write_einsum(g: WrittenGraph, layer: layers.Einsum, xs: list[Value]) -> Value:
+    return g.node("Einsum", *xs, equation=layer.equation)
+
+
+MATMUL = (
+    LayerCodec(layers.MatMul, onnx=_write_matmul, operators={"Einsum": _read_einsum}),
+    LayerCodec(layers.Einsum, onnx=_write_einsum),
+)

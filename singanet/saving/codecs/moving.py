@@ -47,6 +47,16 @@ def _write_permute(g: WrittenGraph, layer: layers.Permute, xs: list[Value]) -> V
     return g.transpose(xs[0], 0, *layer.dims)
 
 
+def _write_rearrange(g: WrittenGraph, layer: layers.Rearrange, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    gone = [k for k in range(len(shape) + 1) if k not in layer.order]
+    y = g.squeeze(xs[0], *gone) if gone else xs[0]
+    axes = [k for k in layer.order if k is not None]
+    y = g.transpose(y, *(sorted(axes).index(k) for k in axes))
+    new = [k for k, axis in enumerate(layer.order) if axis is None]
+    return g.unsqueeze(y, *new) if new else y
+
+
 def _write_concat(g: WrittenGraph, layer: layers.Concat, xs: list[Value]) -> Value:
     y = g.node("Concat", *xs, axis=layer.axis)
     if layer.axis == 0:
@@ -450,6 +460,7 @@ MOVING = (
         },
         elements="moved",
     ),
+    LayerCodec(layers.Rearrange, onnx=_write_rearrange),
     LayerCodec(
         layers.Permute,
         keras=KerasClass(more=_permute),
