@@ -11,6 +11,7 @@ import pytest
 
 import singanet
 from singanet import Input
+from singanet import functional as F
 from singanet import loss as losses
 from singanet.errors import ArgumentError, ConfigError, DataError, ShapeError, SingaNetError
 from singanet.layers import Dense
@@ -157,6 +158,11 @@ def log_cosh(x, y):
     return np.log(np.cosh(x - y)).sum(-1)
 
 
+def traced_log_cosh(x, y):
+    apart = F.abs(x - y)
+    return F.sum(apart + F.log(F.exp(-2 * apart) + 1.0) - np.log(2.0), axis=1)
+
+
 def log_cosh_slope(x, y):
     return np.tanh(x - y)
 
@@ -252,6 +258,8 @@ CASES = {
                            np.array([1, 0.5, 2, 0, 1]), len, among(3.0), scale=3.0),
     "function": FunctionCase(losses.from_function, SCORES, REALS, len, log_cosh, fn=log_cosh,
                              gradient=log_cosh_slope),
+    "traced function": FunctionCase(losses.from_function, SCORES, REALS, len, log_cosh,
+                                    fn=traced_log_cosh),
     "ranking": LossCase(MarginRanking, SCORES[:, :2].copy(), np.array([1, -1, 1, -1, 1]), len,
                         lambda x, y: np.maximum(0, 0.5 - y * (x[:, 0] - x[:, 1])), margin=0.5),
 }  # fmt: skip
@@ -264,7 +272,8 @@ def test_loss(case):
 
 def test_every_loss_is_here():
     assert {type(case.make()).__name__ for case in CASES.values()} == {*losses.__all__} - {
-        "Loss", "MultiLoss", "HeadLoss", "CTC", "from_function"} | {"FunctionLoss"}  # fmt: skip
+        "Loss", "MultiLoss", "HeadLoss", "CTC", "from_function",
+    } | {"FunctionLoss", "TracedLoss"}  # fmt: skip
 
 
 def test_the_values_and_gradient_of_singa():
@@ -451,12 +460,38 @@ def test_a_loss_of_functions_equals_kerass_and_trains_recorded():
     (lambda x, y: (x - y).sum(), log_cosh_slope, r"result of fn: expected shape \(5,\)"),
     (lambda x, y: x[:, 0] * 1j, log_cosh_slope, "result of fn: expected numbers"),
     (log_cosh, lambda x, y: x[:, 0], r"result of gradient: expected shape \(5, 4\)"),
-    (log_cosh, None, r"gradient=\): expected a function.*received None.*check_loss"),
+    (log_cosh, None, r"fn=\): .* singanet.functional.*received TypeError.*or pass gradient"),
+    (lambda x, y: F.mean(x - y), None, r"result of fn: expected a loss a sample, \(batch,\)"),
+    (lambda x, y: x - y, None, "result of fn: expected a loss a sample"),
+    (lambda x, y: 1.0, None, "result of fn: expected a symbol; received float"),
+    (log_cosh, 1, r"gradient=\): expected a function.*received 1"),
     (1, log_cosh_slope, r"fn=\): expected a function"),
 ])  # fmt: skip
 def test_functions_that_give_no_loss_are_refused(fn, slope, words):
     with pytest.raises(SingaNetError, match=words):
         check_loss(losses.from_function(fn, slope), SCORES, REALS)
+
+
+def test_a_traced_function_may_compare_samples():
+    """Weights of samples are those of the losses, as in `InfoNCE`; budgets cut no batch."""
+    x, weight = rng.normal(size=(5, 2, 3)), np.array([1.0, 0.5, 2.0, 0.0, 1.0])
+
+    def pairs(x, y):
+        units = x / F.sqrt(F.sum(F.square(x), axis=2, keepdims=True))
+        scores = F.matmul(units[:, 0], F.transpose(units[:, 1])) / 0.3
+        own = F.sum(units[:, 0] * units[:, 1], axis=1) / 0.3
+        return F.logsumexp(scores, axis=1) - own
+
+    traced, theirs = losses.from_function(pairs), InfoNCE(temperature=0.3)
+    check_loss(traced, x, np.zeros(5))
+    for loss in (traced, theirs):
+        loss.forward(True, x, np.ones(5), weight)
+    np.testing.assert_allclose(traced.backward(), theirs.backward(), rtol=1e-9, atol=1e-12)
+    alone = losses.from_function(traced_log_cosh)
+    assert (traced._compares_samples, alone._compares_samples) == (True, True)
+    alone.forward(False, SCORES, REALS)
+    assert not alone._compares_samples
+    assert alone.evaluate(False, SCORES[:0], REALS[:0]) == 0
 
 
 # -- refusals -------------------------------------------------------------------------------------
