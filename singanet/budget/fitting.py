@@ -23,7 +23,6 @@ from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute import Recompute
-from singanet.program.trace.losses import is_shown_copies
 from singanet.training.batches import by_name, output_names, parts_of, sample_count
 from singanet.training.callbacks import EMA, SWA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.logging import MemoryCheck
@@ -258,16 +257,6 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
     return bool(arrays) and whole and not options.validates
 
 
-def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
-    """Return the bytes of output copies for a user's metrics, one for all metrics at a time."""
-    measures = compiled.measures(net.loss, alone=True)
-    if not compiled.metrics or not is_shown_copies(measures, net.loss):
-        return 0
-    plan = net._execution_plan()
-    sizes = plan.slot_bytes(size, net.dtype.itemsize, _extent(net, x))
-    return sum(sizes[slot] for slot in plan.slots_of(plan.outputs))
-
-
 def _outside_steps(
     net: Net,
     x: Any,
@@ -296,7 +285,6 @@ def _outside_steps(
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)
     trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
-        "metrics": _shown(net, x, size, compiled),
         "sums": trained * sum(stage.traits.copies for stage in reducers if not stage._alone),
         "state of other ranks": -sum(stage._spared(net) for stage in reducers if not stage._alone),
         "batches": waiting * size * sample,

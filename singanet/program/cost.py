@@ -66,17 +66,18 @@ beside arrays. `tracemalloc` sees 1700 of them; the others are the net's own obj
 recording leaves in Python's heap.
 """
 
-PLAN_BYTES, NARROW_PLAN_BYTES = 76_000, 63_000
+PLAN_BYTES = {True: 76_000, False: 63_000}
 """Bytes of the machine code and descriptors of one of oneDNN's plans, version 3.
 
-Code for registers of 512 bits is the longer one: more rows of a product are written out in it.
+By whether the code is for registers of 512 bits, which is longer: more rows of a product are
+written out in it.
 """
 
 EXECUTION_BYTES = 17_000
 """Bytes of the memory objects and arguments that bind one call of such a plan."""
 
-PRODUCTS_BYTES, NARROW_PRODUCTS_BYTES = 4_000_000, 2_000_000
-"""Bytes of the code of oneDNN's matrix products, made at the first one, by the same registers.
+PRODUCTS_BYTES = {True: 4_000_000, False: 2_000_000}
+"""Bytes of the code of oneDNN's matrix products, made at the first one: as `PLAN_BYTES`.
 
 The kernels of recurrent layers are made of these.
 """

@@ -34,8 +34,6 @@ from singanet.program.compile import Compiler, Recording
 from singanet.program.cost import (
     CALL_BYTES,
     EXECUTION_BYTES,
-    NARROW_PLAN_BYTES,
-    NARROW_PRODUCTS_BYTES,
     PLAN_BYTES,
     PRODUCTS_BYTES,
     work_of,
@@ -179,13 +177,14 @@ def rehearsed_step(
     guessed = y is None
     if guessed:
         y = targets_of(net, feed, extent)
-    plan = plan_of_step(net, StepRequest(feed, y, optimizer, measure=_measure_of(net)))
+    measure = _measure_of(net)
+    plan = plan_of_step(net, StepRequest(feed, y, optimizer, measure=measure))
     of_loss = plan is not None and plan.head is not None
 
     def record(recorder: Recorder) -> None:
         recorder.tape.log = MemoryLog()
-        if guessed and not of_loss:
-            recorder.count_copies(batch_size, extent)
+        if not of_loss:
+            recorder.count_copies(batch_size, extent, measure, recorded=not guessed)
         if y is None or optimizer is None:
             recorder.rehearsed_step(feed, optimizer)
         else:
@@ -421,9 +420,6 @@ def _memory(
         executions = bindings + (turns - 1) * bindings // walks
         program = _calls(recording, turns, walks) * CALL_BYTES + executions * EXECUTION_BYTES
     plans, wide = len(recording.recipes), recording.is_wide
-    each, code = (
-        (PLAN_BYTES, PRODUCTS_BYTES) if wide else (NARROW_PLAN_BYTES, NARROW_PRODUCTS_BYTES)
-    )
     # Functions that LLVM compiled are counted where that was done.
     compiled = once_bytes() if tape.lowering is ON_HOST and recording.is_compiled else 0
     arena, first = _arena_bytes(recording, tape.tokens), 0
@@ -431,7 +427,7 @@ def _memory(
         # When the step by the layers takes most, neither all state nor all plans are made.
         most, moment = tape.log.peak("input", "array", "scratch", "state")
         later = plans * (1 - moment.calls / max(1, len(tape.calls)))
-        by_layers = most - tape.log.peak("state")[0] - round(later * each)
+        by_layers = most - tape.log.peak("state")[0] - round(later * PLAN_BYTES[wide])
         first = max(0, by_layers - arena - program)
     return PeakMemory(
         {
@@ -440,7 +436,9 @@ def _memory(
             "optimizer state": sum(state.values()),
             "other": sum(other),
             "program": program,
-            "kernels": plans * each + recording.is_recurrent * code + compiled,
+            "kernels": plans * PLAN_BYTES[wide]
+            + PRODUCTS_BYTES[wide] * recording.is_recurrent
+            + compiled,
             "first step": first,
         }
     )

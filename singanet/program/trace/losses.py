@@ -21,7 +21,6 @@ from singanet.engine.step import (
     differentiated,
     exchanged,
     expected_loss,
-    measure_of,
     of_output,
     weighed,
 )
@@ -207,17 +206,15 @@ def only_looks(measure: Any) -> bool:
     return seers is not None and all(map(is_as_shipped, seers))
 
 
-def is_shown_copies(measure: Any, loss: Any) -> bool:
-    """Whether outputs, or their positions that have a loss, are copied for ``measure``."""
+def copies_shown(measure: Any, loss: Any, recorded: bool) -> int:
+    """How many arrays of the outputs' size a step makes beside, for a user's loss or ``measure``.
+
+    Positions without a loss are left out of copies. Those for a ``recorded`` loss are known.
+    """
+    if loss is not None and not recorded and not is_own(loss):
+        return 2
     ignores = any(getattr(each, "ignore_index", None) is not None for each in losses_of(loss))
-    return ignores or not only_looks(measure)
-
-
-def copies_shown(net: Net) -> int:
-    """How many arrays of the outputs' size a step makes beside, for a user's loss or metric."""
-    measure = measure_of(net)
-    of_measure = measure is not None and is_shown_copies(measure, net.loss)
-    return 2 if net.loss is not None and not is_own(net.loss) else int(of_measure)
+    return int(measure is not None and (ignores or not only_looks(measure)))
 
 
 class LossOfHead(LossStep):

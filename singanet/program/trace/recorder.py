@@ -14,6 +14,7 @@ from singanet.base.described import with_inner
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
+from singanet.engine.model import Measure
 from singanet.engine.plan import Plan
 from singanet.engine.step import tell
 from singanet.layers.kv_cache import KVCache
@@ -209,11 +210,13 @@ class Recorder:
         del outputs
         return self.backward(contexts, given)
 
-    def count_copies(self, batch_size: int, extent: int | None) -> None:
-        """Count the copies of the outputs that a user's loss or metric is shown."""
+    def count_copies(
+        self, batch_size: int, extent: int | None, measure: Measure | None, recorded: bool
+    ) -> None:
+        """Count the copies of the outputs that a user's loss or ``measure`` is shown."""
         sizes = self.plan.slot_bytes(batch_size, self.net.dtype.itemsize, extent)
         shown = sum(sizes[slot] for slot in self.plan.slots_of(self.plan.outputs))
-        self.tape.beside += copies_shown(self.net) * shown
+        self.tape.beside += copies_shown(measure, self.net.loss, recorded) * shown
 
     def _no_gradient(self, y: Array) -> Array:
         """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
