@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
@@ -19,13 +19,18 @@ class Timeline(NamedTuple):
     last: Ints
     size: Ints
 
+    @classmethod
+    def of(cls, pieces: Sequence[Sequence[int]]) -> Timeline:
+        """Return the timeline of ``pieces`` of (first, last, size)."""
+        return cls(*np.array(pieces, np.int64).reshape(-1, 3).T)
+
     def live(self, moments: int, start: int = 0) -> Ints:
         """Return the bytes at each of ``moments`` moments, the first of which is ``start``."""
-        used = self.first <= self.last
-        change = np.zeros(moments + 1, np.int64)
-        np.add.at(change, self.first[used] - start, self.size[used])
-        np.add.at(change, self.last[used] + 1 - start, -self.size[used])
-        return np.cumsum(change[:-1])
+        size = np.where(self.first <= self.last, self.size, 0)
+        # Sums of floats, which have all bytes below 2^53.
+        begins = np.bincount(self.first - start, size, moments + 1)
+        ends = np.bincount(self.last + 1 - start, size, moments + 1)
+        return (begins - ends)[:moments].cumsum().astype(np.int64)
 
 
 Kind = Literal["input", "array", "scratch", "state"]
@@ -84,8 +89,8 @@ class MemoryLog:
     def timeline(self, *kinds: Kind) -> Timeline:
         """Return the pieces of these ``kinds``; those that nobody frees are there until the end."""
         chosen = [p for p, kind in zip(self._pieces, self._kinds, strict=True) if kind in kinds]
-        first, last, size = np.array(chosen, np.int64).reshape(-1, 3).T
-        return Timeline(first, np.where(last < 0, len(self.moments) - 1, last), size)
+        found = Timeline.of(chosen)
+        return found._replace(last=np.where(found.last < 0, len(self.moments) - 1, found.last))
 
     def peak(self, *kinds: Kind) -> tuple[int, Moment]:
         """Return the most bytes of these ``kinds`` at a time, and the first moment with them."""

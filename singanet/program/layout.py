@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from singanet.engine.timeline import Ints, Timeline
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
 
@@ -122,24 +123,12 @@ def _breadth_first(stretch: range, after: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-Ints = npt.NDArray[np.int64]
+def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Timeline:
+    """The kernels between which each of ``buffers`` is needed, and its bytes in the arena.
 
-
-class Lifetimes(NamedTuple):
-    """``first`` and ``last``: the kernels between which, both included, each buffer is needed.
-
-    An input is needed from -1 on, that is before the first kernel; an output up to ``kernels``,
-    after the last. What is never needed has ``first`` above ``last``. Buffers outside the arena
-    have the kernels that use them.
-    """
-
-    first: Ints
-    last: Ints
-    kernels: int
-
-
-def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes:
-    """The lifetimes of ``buffers`` when ``kernels`` run in the order given.
+    An input is needed from -1 on, that is before the first kernel; an output up to the number of
+    kernels, after the last. What is never needed has ``first`` above ``last``. Buffers outside the
+    arena have no bytes there.
 
     Errors: a number that is no buffer's; a temporary or output that is read before it is written.
     """
@@ -165,32 +154,7 @@ def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes
             first[number] = -1
         elif what.kind == "output":
             last[number] = end
-    return Lifetimes(np.array(first, np.int64), np.array(last, np.int64), end)
-
-
-def live_bytes(lives: Lifetimes, sizes: npt.ArrayLike) -> Ints:
-    """Bytes needed before the first kernel, at each kernel, and after the last: ``kernels + 2``.
-
-    ``sizes`` holds the bytes of each buffer, 0 for those not to be counted. The largest of the
-    result is the least that any arena can do with.
-    """
-    counted: npt.NDArray[Any] = np.asarray(sizes, np.int64)
-    used = lives.first <= lives.last
-    change = np.zeros(lives.kernels + 3, np.int64)
-    np.add.at(change, lives.first[used] + 1, counted[used])
-    np.add.at(change, lives.last[used] + 2, -counted[used])
-    return np.cumsum(change[:-1])
-
-
-def releases(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> list[list[int]]:
-    """For each kernel the temporaries and inputs that nobody needs after it."""
-    lives = lifetimes(kernels, buffers)
-    freed: list[list[int]] = [[] for _ in kernels]
-    for number, buffer in enumerate(buffers):
-        last = int(lives.last[number])
-        if buffer.kind in ("temporary", "input") and last >= 0:
-            freed[last].append(number)
-    return freed
+    return Timeline(np.array(first, np.int64), np.array(last, np.int64), rounded_sizes(buffers))
 
 
 def _unknown(at: int, kernel: Kernel, buffer: int, count: int) -> ArgumentError:
@@ -216,7 +180,7 @@ Pair = tuple[int, int]
 
 
 def merge_in_place(
-    kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Lifetimes
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Timeline
 ) -> tuple[list[int], list[Pair]]:
     """For each buffer the one whose memory it is, itself mostly; and the pairs that were taken.
 
@@ -248,22 +212,13 @@ def merge_in_place(
 class SharedMemory(NamedTuple):
     """The memory of buffers, of which some take that of others.
 
-    A ``holder``, the buffer whose memory each one has, lives as long as any that has it: ``lives``.
-    ``pairs`` are those of `merge_in_place`.
+    A ``holder``, the buffer whose memory each one has, lives as long as any that has it; in
+    ``lives`` the others have no bytes. ``pairs`` are those of `merge_in_place`.
     """
 
-    lives: Lifetimes
+    lives: Timeline
     holder: Ints
     pairs: list[Pair]
-
-    @property
-    def holds(self) -> npt.NDArray[np.bool_]:
-        """Which buffers have memory of their own."""
-        return self.holder == np.arange(len(self.holder))
-
-    def live_bytes(self, sizes: npt.ArrayLike) -> Ints:
-        """As `liveness.live_bytes`, of the memory of buffers that have ``sizes``."""
-        return live_bytes(self.lives, np.where(self.holds, sizes, 0))
 
 
 def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> SharedMemory:
@@ -272,31 +227,19 @@ def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Share
     Errors: those of `lifetimes`.
     """
     lives = lifetimes(kernels, buffers)
-    holder, pairs = merge_in_place(kernels, buffers, lives)
-    first, last = lives.first.copy(), lives.last.copy()
+    found, pairs = merge_in_place(kernels, buffers, lives)
+    first, last, holder = lives.first.copy(), lives.last.copy(), np.array(found, np.int64)
     np.minimum.at(first, holder, lives.first)
     np.maximum.at(last, holder, lives.last)
-    merged = Lifetimes(first, last, lives.kernels)
-    return SharedMemory(merged, np.array(holder, np.int64), pairs)
+    own = holder == np.arange(len(holder))
+    return SharedMemory(Timeline(first, last, np.where(own, lives.size, 0)), holder, pairs)
 
 
 _FEW = 1000
 """Up to so many a loop in Python takes less time than calls of NumPy: a ninth of it for fifty."""
 
 
-class Intervals(NamedTuple):
-    """Buffers to be placed: needed from ``first`` to ``last``, both included, of ``size`` bytes."""
-
-    first: Ints
-    last: Ints
-    size: Ints
-
-    def top(self, offsets: Ints) -> int:
-        """The bytes of an arena with these offsets."""
-        return int((offsets + self.size).max(initial=0))
-
-
-def place(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+def place(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
     """Offsets of ``intervals``, placed one after the other in ``order``.
 
     Each goes to the lowest gap among those placed before that are needed with it, or on top.
@@ -304,7 +247,7 @@ def place(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
     return (place_many if len(order) > _FEW else place_few)(intervals, order)
 
 
-def place_few(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+def place_few(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
     """`place`, by a loop over those placed before, up to the gap."""
     first, last = intervals.first.tolist(), intervals.last.tolist()
     sizes = intervals.size.tolist()
@@ -323,7 +266,7 @@ def place_few(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
     return np.array(offsets, np.int64)
 
 
-def place_many(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+def place_many(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
     """`place`, by NumPy: a few calls for each."""
     count = len(order)
     offsets = np.zeros(count, np.int64)
@@ -351,7 +294,7 @@ def _gap(lows: Ints, floors: Ints, size: int) -> int:
     return int(floors[lowest if len(fits) and fits[lowest] else -1])
 
 
-def pressure(intervals: Intervals) -> Ints:
+def pressure(intervals: Timeline) -> Ints:
     """For each the most bytes that are needed at one kernel while it is needed."""
     first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
     change = np.zeros(int(last.max()) + 2, np.int64)
@@ -370,14 +313,14 @@ def pressure(intervals: Intervals) -> Ints:
         level += 1
 
 
-def events(intervals: Intervals) -> tuple[list[int], list[int]]:
+def events(intervals: Timeline) -> tuple[list[int], list[int]]:
     """The numbers of intervals as they begin, larger ones first, and as they end."""
     comes = np.lexsort((-intervals.size, intervals.first))
     goes = np.argsort(intervals.last, kind="stable")
     return comes.tolist(), goes.tolist()
 
 
-def walk_best_fit(intervals: Intervals) -> Ints:
+def walk_best_fit(intervals: Timeline) -> Ints:
     """Each takes the smallest free piece that holds it; what is given back joins its neighbours."""
     first, last, sizes = intervals.first.tolist(), intervals.last.tolist(), intervals.size.tolist()
     offsets = [0] * len(sizes)
@@ -392,9 +335,9 @@ def walk_best_fit(intervals: Intervals) -> Ints:
     return np.array(offsets, np.int64)
 
 
-def walk_backwards(intervals: Intervals) -> Ints:
+def walk_backwards(intervals: Timeline) -> Ints:
     """`walk_best_fit` from the last kernel to the first."""
-    return walk_best_fit(Intervals(-intervals.last, -intervals.first, intervals.size))
+    return walk_best_fit(Timeline(-intervals.last, -intervals.first, intervals.size))
 
 
 class _FreePieces:
@@ -451,7 +394,7 @@ What places buffer by buffer takes time with the square of their number. Above 1
 allocator finds is some thousandths above the bound as well.
 """
 
-Strategy = Callable[[Intervals], Ints]
+Strategy = Callable[[Timeline], Ints]
 
 
 class Layout(NamedTuple):
@@ -481,12 +424,10 @@ def plan_arena(
     ``tried`` are strategies by name in the place of `STRATEGIES`. Errors: a kernel with an
     unknown buffer, or one that reads what nothing wrote yet.
     """
-    memory, sizes = shared_memory(kernels, buffers), rounded_sizes(buffers)
-    lives, holder = memory.lives, memory.holder
-    needed = memory.holds & (lives.first <= lives.last) & (sizes > 0)
-    lower_bound = int(memory.live_bytes(sizes).max(initial=0))
-    chosen = needed.nonzero()[0]
-    intervals = Intervals(lives.first[chosen], lives.last[chosen], sizes[chosen])
+    lives, holder, pairs = shared_memory(kernels, buffers)
+    lower_bound = int(lives.live(len(kernels) + 2, -1).max(initial=0))
+    chosen = ((lives.first <= lives.last) & (lives.size > 0)).nonzero()[0]
+    intervals = Timeline(*(part[chosen] for part in lives))
     found, nbytes, strategy = smallest(intervals, lower_bound, tried or STRATEGIES)
     offsets = np.zeros(len(buffers), np.int64)
     offsets[chosen] = found
@@ -498,8 +439,8 @@ def plan_arena(
         ),
         nbytes=nbytes,
         lower_bound=lower_bound,
-        unplanned_bytes=int(sizes.sum()),
-        in_place=tuple(memory.pairs),
+        unplanned_bytes=int(rounded_sizes(buffers).sum()),
+        in_place=tuple(pairs),
         strategy=strategy,
     )
 
@@ -511,7 +452,7 @@ def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
 
 
 def smallest(
-    intervals: Intervals, lower_bound: int, tried: Mapping[str, Strategy]
+    intervals: Timeline, lower_bound: int, tried: Mapping[str, Strategy]
 ) -> tuple[Ints, int, str]:
     """Offsets, bytes of the arena, name of the strategy; stops at a result near the bound."""
     best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
@@ -523,18 +464,18 @@ def smallest(
         if len(best) and least <= enough * lower_bound:
             break
         offsets = strategy(intervals)
-        top = intervals.top(offsets)
+        top = int((offsets + intervals.size).max())
         if not len(best) or top < least:
             best, least, name = offsets, top, title
     return best, least, name
 
 
-def most_contested(intervals: Intervals) -> Ints:
+def most_contested(intervals: Timeline) -> Ints:
     """First what is needed when most is needed; of that the longest first."""
     return place(intervals, np.lexsort((-_lengths(intervals), -pressure(intervals))))
 
 
-def largest(intervals: Intervals) -> Ints:
+def largest(intervals: Timeline) -> Ints:
     """The most bytes first."""
     return place(intervals, np.argsort(-intervals.size, kind="stable"))
 
@@ -550,5 +491,5 @@ STRATEGIES: Mapping[str, Strategy] = {
 """Quick strategies first."""
 
 
-def _lengths(intervals: Intervals) -> Ints:
+def _lengths(intervals: Timeline) -> Ints:
     return intervals.last - intervals.first + 1

@@ -264,9 +264,9 @@ class _Builder:
 
     def _beside(self, values: set[int]) -> tuple[list[int], list[int]]:
         """For each unit the most bytes at a time that are no values: forward, and backward."""
-        sizes = np.array(self.sizes, np.int64)
-        sizes[list(values)] = 0
-        live = shared_memory(self.kernels, self.buffers).live_bytes(sizes)[1:-1]
+        lives = shared_memory(self.kernels, self.buffers).lives
+        lives.size[list(values)] = 0
+        live = lives.live(len(self.kernels) + 2, -1)[1:-1]
         most = [[0] * len(self.names), [0] * len(self.names)]
         for at in range(self.first, self.last):
             nbytes = int(live[at])

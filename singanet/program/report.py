@@ -33,7 +33,6 @@ from singanet.program.layout import (
     edges,
     lifetimes,
     merge_in_place,
-    rounded_sizes,
     shared_memory,
 )
 from singanet.program.lowering import Launches
@@ -102,8 +101,8 @@ class ProgramReport:
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
         """Bytes needed at each kernel, results in place counted once."""
-        live = shared_memory(self.kernels, self.buffers).live_bytes(rounded_sizes(self.buffers))
-        return tuple(live[1:-1].tolist())
+        lives = shared_memory(self.kernels, self.buffers).lives
+        return tuple(lives.live(len(self.kernels) + 2, -1)[1:-1].tolist())
 
     @property
     def peak_kernel(self) -> int | None:

@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singanet.engine.timeline import Timeline
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import (
     ALIGNMENT,
     STRATEGIES,
-    Intervals,
     dependency_order,
     edges,
     lifetimes,
-    live_bytes,
     merge_in_place,
     place_few,
     place_many,
     plan_arena,
     pressure,
-    releases,
     smallest,
 )
 from tests.program.steps import at_random, chain, residual
@@ -92,8 +90,8 @@ def test_random_programs_are_laid_out_rightly(seed, count):
     there = counted(kernels, buffers)
     assert plain.lower_bound == max(sum(rounded(b.nbytes) for b in each) for each in there)
     assert layout.lower_bound <= plain.lower_bound
-    lives = live_bytes(lifetimes(kernels, buffers), [b.nbytes if b.planned else 0 for b in buffers])
-    assert lives.tolist() == [sum(b.nbytes for b in each) for each in there]
+    lives = lifetimes(kernels, buffers).live(len(kernels) + 2, -1)
+    assert lives.tolist() == [sum(rounded(b.nbytes) for b in each) for each in there]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_small_programs(kernels, buffers, offsets, nbytes):
 
 
 def intervals_of(triples):
-    return Intervals(*(np.array(part, np.int64) for part in zip(*triples, strict=True)))
+    return Timeline(*(np.array(part, np.int64) for part in zip(*triples, strict=True)))
 
 
 def overlaps(intervals, offsets):
@@ -206,7 +204,7 @@ def test_most_tiny_cases_are_solved_to_the_optimum():
     for _ in range(40):
         first = draw.integers(0, 6, 6)
         last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
-        intervals = Intervals(first, last, size)
+        intervals = Timeline(first, last, size)
         exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
     assert exact >= 38
 
@@ -249,7 +247,7 @@ def lowest(intervals, order):
 @given(LIVES, st.randoms(use_true_random=False))
 def test_few_and_many_go_to_the_lowest_gap(lives, random):
     first, spans, sizes = (np.array(part, np.int64) for part in zip(*lives, strict=True))
-    intervals = Intervals(first, first + spans, sizes)
+    intervals = Timeline(first, first + spans, sizes)
     order = list(range(len(lives)))
     random.shuffle(order)
     wanted = lowest(intervals, order)
@@ -327,10 +325,8 @@ def test_lives_go_from_the_first_write_to_the_last_use():
     lives = lifetimes(KERNELS, BUFFERS)
     assert lives.first.tolist() == [-1, 0, 0, 1, 1]
     assert lives.last.tolist() == [0, 2, 2, 1, 3]
-    assert lives.kernels == 3
-    sizes = [buffer.nbytes if buffer.planned else 0 for buffer in BUFFERS]
-    assert live_bytes(lives, sizes).tolist() == [10, 30, 90, 60, 40]
-    assert releases(KERNELS, BUFFERS) == [[X], [B], [A]]
+    assert lives.size.tolist() == [64, 0, 64, 64, 64]
+    assert lives.live(5, -1).tolist() == [64, 128, 192, 128, 64]
 
 
 @pytest.mark.parametrize(
@@ -441,8 +437,11 @@ def test_only_in_and_the_biases_stay_in_the_second_case(order_of):
     names, kept = list(numbers), ("in", "b1", "b2")
     buffers = [Buffer(4, "parameter" if name in kept else "temporary") for name in names]
     order = order_of(kernels)
-    freed = releases([kernels[k] for k in order], buffers)
-    by_kernel = {k: {names[n] for n in freed[at]} for at, k in enumerate(order)}
+    lives = lifetimes([kernels[k] for k in order], buffers)
+    by_kernel = {
+        k: {name for name, last in zip(names, lives.last, strict=True) if last == at} - {*kept}
+        for at, k in enumerate(order)
+    }
     assert [" ".join(sorted(by_kernel[k])) for k in range(10)] == [
         "", "", "", "mid2", "out", "dy1 mid1", "db1 dy3", "db2 dy2", "dx1 dx2", "dx dx3",
     ]  # fmt: skip

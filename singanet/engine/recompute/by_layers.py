@@ -27,6 +27,7 @@ from singanet.engine.recompute.units import (
     forced,
     lowered,
 )
+from singanet.engine.timeline import Ints, Timeline
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.grads import LayerGradients
@@ -170,8 +171,7 @@ def _step(units: Units, cuts: list[int]) -> list[UnitOp]:
 
 def _cuts(units: Units) -> list[int]:
     """Where blocks begin, and the end of the last one: each has a product in it."""
-    count, cuts, dear = len(units), [0], False
-    crossing = list(_crossing(units))
+    count, cuts, dear, crossing = len(units), [0], False, _crossing(units)
     for k in range(1, count):
         dear |= units.units[k - 1].dear
         if dear and crossing[k] <= 1:
@@ -180,23 +180,18 @@ def _cuts(units: Units) -> list[int]:
     return [*cuts, count]
 
 
-def _crossing(units: Units) -> Iterator[int]:
+def _crossing(units: Units) -> Ints:
     """How many values go on from before each unit to it or later ones, but those for all."""
     readers: dict[int, list[int]] = {}
     for at, unit in enumerate(units.units):
         for value in unit.reads:
             readers.setdefault(value, []).append(at)
-    change = [0] * (len(units) + 2)
-    for value, at in units.maker.items():
-        read = readers.get(value, [at])
-        last = read[-1]
-        if value not in units.pinned and last > at and len(read) <= _SHARED:
-            change[at + 1] += 1
-            change[last + 1] -= 1
-    now = 0
-    for more in change[:-1]:
-        now += more
-        yield now
+    pieces = [
+        (at + 1, readers[value][-1], 1)
+        for value, at in units.maker.items()
+        if value in readers and value not in units.pinned and len(readers[value]) <= _SHARED
+    ]
+    return Timeline.of(pieces).live(len(units) + 1)
 
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
