@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from singanet.base.arguments import FLOOR, TIMES, Budget, is_number, own_errors,
 from singanet.base.elsewhere import names_of
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
-from singanet.base.tracebacks import entry_point
+from singanet.base.tracebacks import entry_point, users_level
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader, numbered
 from singanet.checkpoint.npz import open_archive, zip_errors
@@ -38,6 +39,7 @@ from singanet.errors import (
     ShapeError,
     SingaNetError,
     UnsafeFileError,
+    one_of,
 )
 from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
 from singanet.layers.layer import Layer
@@ -45,8 +47,8 @@ from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.params.param_files import param_sources
 from singanet.saving.codecs.codec import Drawn, KerasClass
-from singanet.saving.codecs.describe import KERAS, keras_layer, weighed
-from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.describe import KERAS, RANDOM, keras_layer, weighed
+from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
 from singanet.types import Shape
 
 __all__ = ["load_model", "save_model"]
@@ -136,6 +138,8 @@ class DrawnModel:
     layers: list[Layer] = field(default_factory=list)
     places: dict[str, WeightGroup] = field(default_factory=dict)
     calls: int = 0
+    unchanged: list[str] = field(default_factory=list)
+    """The layers that change samples at random in Keras, and do nothing here."""
     elsewise: set[tuple[int, int]] = field(default_factory=set)
     """Symbols, by call and index, that differ from Keras' at masked steps."""
     transposed: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
@@ -260,7 +264,7 @@ class _Model:
         groups = numbered([entry["class_name"] for entry in kept])
         names = [entry["config"]["name"] for entry in kept]
         self.places = {n: f"{place}{group}" for n, group in zip(names, groups, strict=True)}
-        self.made: dict[str, list[Layer] | _Model] = {}
+        self.made: dict[str, Sequence[Layer | Graph] | _Model] = {}
         if kind == "Sequential":
             self._chain(entries, config)
         else:
@@ -345,6 +349,8 @@ class _Model:
         found = [made[key][index] for key, index in self.gives]
         if not self.prefix:
             self._expect_as_in_keras(found, self.where)
+            # A loss of these outputs reads their masks.
+            found += dict.fromkeys(symbol.mask for symbol in found if symbol.mask is not None)
         return found
 
     def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
@@ -374,8 +380,11 @@ class _Model:
         if of_queries:
             # A mask of the queries is passed on and hides no key.
             sources = [_without_mask(symbol) for symbol in sources]
-        for layer in made:
-            sources = [self.drawing.apply(layer, sources, where)]
+        for part in made:
+            if isinstance(part, Graph):
+                sources = list(part.apply(sources))
+            else:
+                sources = [self.drawing.apply(part, sources, where)]
         if of_queries:
             sources[0].mask = mask
         if differs and sources[0].mask is not None:
@@ -399,7 +408,9 @@ class _Model:
                 "one that reads all steps, such as the sum by +; layers.Add preserves the mask",
             )
 
-    def _make(self, call: _Call, sources: list[Symbol], where: str) -> list[Layer] | _Model:
+    def _make(
+        self, call: _Call, sources: list[Symbol], where: str
+    ) -> Sequence[Layer | Graph] | _Model:
         entry, name = call.entry, call.key[0]
         kind, config = str(entry["class_name"]), entry["config"]
         place = self.places.get(name, "")
@@ -420,12 +431,17 @@ class _Model:
         )
         made = table[kind].drawn(described)
         described.expect_all_taken()
-        for layer in made:
+        if kind in RANDOM:
+            self.drawing.unchanged.append(name)
+        whole: list[Layer] = []
+        for part in made:
+            whole += part.layers if isinstance(part, Graph) else [part]
+        for layer in whole:
             if not self.trainable or config.get("trainable", True) is False:
                 layer.trainable = False
             weighed = layer.layer if isinstance(layer, TimeDistributed) else layer
             self.drawing.places[weighed.name] = described.place_of(weighed, place)
-        self.drawing.layers += made
+        self.drawing.layers += whole
         return made
 
 
@@ -456,7 +472,8 @@ def _is_operation(entry: dict[str, Any]) -> bool:
 def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
     """Return the call described by ``node``, an entry of ``inbound_nodes``."""
     name = str(entry["name"])
-    if node["kwargs"].get("training") is True:
+    known = KERAS.get(str(entry["class_name"]))
+    if node["kwargs"].get("training") is True and not (known and known.prepares):
         where = f"{where}, layer {name[:60]!r}"
         raise unknown(where, "calls without a fixed training mode", "training=True")
     # The caller of the net chooses the training mode.
@@ -467,6 +484,9 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
     names = ("query", "value", "key")
     if entry["class_name"] == _ATTENTION:
         args += [kept.pop(part) for part in names[len(args) :] if part in kept]
+    states = kept.get("initial_state")
+    if isinstance(states, list) and all(map(_is_tensor, states)):
+        args += kept.pop("initial_state")
     for arg in args:
         if _is_tensor(arg):
             reads.append(_history(arg))
@@ -545,6 +565,13 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
             except GraphError as error:
                 raise refused(error, where) from None
             _fill(net, weights, drawing)
+    if drawing.unchanged:
+        warnings.warn(
+            f"{where}: {one_of(drawing.unchanged)} change samples in Keras' training, and do"
+            " nothing here: pass transforms to a loader",
+            RuntimeWarning,
+            stacklevel=users_level(),
+        )
     return net
 
 

@@ -50,6 +50,21 @@ def ours():
     return [learned, kl.Normalization(axis=-1, mean=[0.1, 0.2, 0.3, 0.4], variance=variance)]
 
 
+def translated():
+    """A decoder that starts with the states of encoders."""
+
+    def call(x):
+        _, h, c = kl.LSTM(4, return_state=True)(x)
+        _, *ends = kl.Bidirectional(kl.GRU(4, return_state=True))(x)
+        y = kl.LSTM(4, return_sequences=True)(x, initial_state=[h, c])
+        y, *_ = kl.Bidirectional(kl.GRU(4, return_sequences=True, return_state=True))(
+            y, initial_state=ends
+        )
+        return kl.Concatenate()([y, kl.RepeatVector(8)(c)])
+
+    return call
+
+
 CALLS = {
     "Conv1D": (STEPS, lambda: kl.Conv1D(5, 3, 2, "same", activation="relu")),
     "Conv1D in turn": (STEPS, lambda: [kl.Conv1D(6, 3, groups=2, activation="softmax"),
@@ -127,6 +142,34 @@ CALLS = {
         kl.SpatialDropout3D(0.3), kl.BatchNormalization()]),
     "volumes of another shape": (VOLUME, lambda: [
         kl.Permute((4, 1, 3, 2)), kl.Reshape((3, 2, 4, 10)), kl.Reshape((12, 20))]),
+    "EinsumDense": (STEPS, lambda: [
+        kl.EinsumDense("abc,cde->abde", (8, 2, 3), bias_axes="de", activation="relu"),
+        kl.EinsumDense("abde,def->abf", (8, 5), bias_axes="f"),
+        kl.EinsumDense("...c,cd->...d", 6, bias_axes=None, activation="softmax")]),
+    "EinsumDense of images": (IMAGE, lambda: [
+        kl.EinsumDense("abcd,be->aecd", (3, 8, 4), bias_axes="ed"),
+        kl.EinsumDense("ab...,bc->ac...", 5, bias_axes="c")]),
+    "Dot": (STEPS, lambda: lambda x: kl.Dot((1, 2), normalize=True)([x, kl.Permute((2, 1))(x)])),
+    "Dot of images": (IMAGE, lambda: lambda x: kl.Dot((3, 1))([
+        x, kl.Dense(3)(kl.Reshape((4, 72))(x))])),
+    "Dot of rows": (ROW, lambda: lambda x: kl.Dot(1)([x, kl.Dense(6)(x)])),
+    "UnitNormalization": (IMAGE, lambda: [
+        kl.UnitNormalization(), kl.UnitNormalization(axis=[1, 3])]),
+    "UnitNormalization of steps": (STEPS, lambda: kl.UnitNormalization(axis=1)),
+    "both ways, added": (STEPS, lambda: [
+        kl.Bidirectional(kl.LSTM(3, return_sequences=True), merge_mode="sum"),
+        kl.Bidirectional(kl.GRU(3, return_sequences=True), merge_mode="ave"),
+        kl.Bidirectional(kl.SimpleRNN(3), merge_mode="mul")]),
+    "both ways, apart": (STEPS, lambda: lambda x: kl.Subtract()(
+        kl.Bidirectional(kl.LSTM(3), merge_mode=None)(x))),
+    "states": (STEPS, translated),
+    "cells": (STEPS, lambda: [kl.RNN(kl.LSTMCell(3), return_sequences=True),
+                              kl.RNN(kl.GRUCell(2))]),
+    "TimeDistributed images": (VOLUME, lambda: [
+        kl.TimeDistributed(kl.Conv2D(3, 2, activation="relu")),
+        kl.TimeDistributed(kl.Flatten()), kl.LSTM(2)]),
+    "TimeDistributed steps": (IMAGE, lambda: [
+        kl.TimeDistributed(kl.Dense(3, "softmax")), kl.TimeDistributed(kl.Flatten())]),
     "Dense of images": (IMAGE, lambda: [kl.Dense(3, "softmax"), kl.Dense(2, use_bias=False)]),
     "means of windows of two": (IMAGE, lambda: [
         kl.AveragePooling2D(2, padding="same"), kl.AveragePooling2D((2, 3), (1, 1), "valid")]),
@@ -186,7 +229,8 @@ def expect_as_there(model, path, x):
 # What files of weights alone have no form for, or another number of arrays.
 WHOLE_ALONE = ("TimeDistributed", "TimeDistributed norm", "Normalization", "a model twice",
                "a model of models", "norms of rows of images", "norms of images",
-               "norms of steps")  # fmt: skip
+               "norms of steps", "states", "cells", "TimeDistributed images",
+               "TimeDistributed steps", "EinsumDense", "EinsumDense of images")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -289,6 +333,27 @@ def test_masks_that_are_called(tmp_path):
         load_model(tmp_path / "m.keras")
 
 
+def test_masks_of_outputs_are_outputs(tmp_path):
+    model = drawn(words(kl.Dense(3), kl.Dense(2)))
+    model.save(tmp_path / "m.keras")
+    x = some_words()
+    net = load_model(tmp_path / "m.keras")
+    found = net.forward(False, x)
+    y, mask = (found[name] for name, _ in net.ports().outputs)
+    np.testing.assert_array_equal(mask, x != 0)
+    same(y, model.predict(x, verbose=0))
+
+
+def test_random_changes_of_images_are_named_and_left_out(tmp_path):
+    changes = [kl.RandomFlip(), kl.RandomRotation(0.2), kl.RandomContrast((0.1, 0.2))]
+    model = keras.Sequential([keras.Input(IMAGE), *changes, kl.Conv2D(2, 3)])
+    model.save(tmp_path / "m.keras")
+    x, ours = there(IMAGE)
+    with pytest.warns(RuntimeWarning, match="random_flip.*random_contrast.*loader"):
+        net = load_model(tmp_path / "m.keras")
+    same(net.forward(False, ours), model.predict(x, verbose=0))
+
+
 def test_what_was_compiled_stays_behind(tmp_path):
     model = keras.Sequential([keras.Input(ROW), kl.Dense(4), kl.Dropout(0.5), kl.Dense(2)])
     model.compile("adam", "mse")
@@ -313,9 +378,8 @@ def test_what_was_compiled_stays_behind(tmp_path):
     ("shape", "make", "message"),
     [
         (IMAGE, lambda: kl.PReLU(), "one slope a channel"),
-        (IMAGE, lambda: kl.TimeDistributed(kl.Dense(3)), "sequences of vectors"),
-        (STEPS, lambda: lambda x: kl.LSTM(3)(x, initial_state=[x[:, 0, :3]] * 2),
-         "inputs alone.*initial_state"),
+        (STEPS, lambda: kl.EinsumDense("abc,bcd->abd", (8, 3)), "each letter once"),
+        (STEPS, lambda: kl.RNN(kl.StackedRNNCells([kl.LSTMCell(3)])), "a cell of LSTM"),
         (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
         (IMAGE, lambda: lambda x: x[:, 1], "slices of vectors or sequences"),
         (IMAGE, lambda: kl.AveragePooling2D((2, 3), 2, "same"), "padding='valid'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from singanet import layers
 from singanet.layers.elementwise import OPERATIONS
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.codec import Elements, KerasClass, LayerCodec
-from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
 from singanet.saving.codecs.onnx import (
     Converter,
     Form,
@@ -271,6 +272,35 @@ def _rescaling(d: DescribedLayer) -> list[Layer]:
     return [each]
 
 
+def _dot(d: DescribedLayer) -> list[Graph]:
+    """Convert to a product of matrices, summed over an axis of either input."""
+    given: Any = d.config["axes"]
+    several = given if isinstance(given, list) else [given] * 2
+    normalize = bool(d.config["normalize"])
+    if len(d.shapes) != 2 or len(several) != 2:
+        raise unknown(d.where, "two inputs with an axis each", f"axes={given}"[:60])
+    ends = [norm_axis(k, len(s) + 1) - 1 for k, s in zip(several, d.shapes, strict=True)]
+    if min(ends) < 0:
+        raise unknown(d.where, "axes of the samples", f"axes={given}"[:60])
+
+    def apply(sources: Sequence[Symbol]) -> list[Symbol]:
+        rows: list[Symbol] = []
+        shape: list[int] = []
+        for x, axis in zip(map(d.theirs, sources), ends, strict=True):
+            rest = [k for k in range(len(x.shape)) if k != axis]
+            x = layers.Permute(None, [k + 1 for k in [*rest, axis]])(x)
+            x = layers.L2Norm(None, epsilon=UNIT)(x) if normalize else x
+            shape += x.shape[:-1]
+            rows.append(layers.Reshape(None, (-1, x.shape[-1]))(x))
+        y = layers.MatMul(None, transpose_b=True)(*rows)
+        return [d.back(layers.Reshape(None, shape or (1,))(y))]
+
+    return [Graph([], apply)]
+
+
+UNIT = 1e-24
+"""The smallest square of a length by which Keras divides."""
+
 _MERGE = KerasClass(masked=True, merges=True)
 _FILLING = KerasClass(masked=True, merges=True, fills=True)
 
@@ -314,7 +344,7 @@ ARITHMETIC = (
     _join(layers.Minimum, {"Min": _read_extreme(layers.Minimum, "high")}, None, _FILLING, ""),
     _join(layers.Subtract, {"Sub": _read_subtract}, None, _MERGE, ""),
     _join(layers.Divide, {"Div": _read_divide}, elements=""),
-    LayerCodec(layers.Dot, onnx=_write_dot),
+    LayerCodec(layers.Dot, keras=KerasClass(draw=_dot), onnx=_write_dot),
 )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from singanet.layers.layer import Layer
 from singanet.saving.codecs.arrays import Arrays
-from singanet.saving.codecs.described import Axes, DescribedLayer
+from singanet.saving.codecs.described import Axes, DescribedLayer, Graph
 from singanet.saving.codecs.onnx import Converter, Form
 
 Elements: TypeAlias = Literal[
@@ -22,7 +22,7 @@ and must read them in Keras' order.
 """
 
 Read: TypeAlias = "Callable[[Any], Any] | None"
-Drawn: TypeAlias = "Callable[[DescribedLayer], list[Layer]]"
+Drawn: TypeAlias = "Callable[[DescribedLayer], Sequence[Layer | Graph]]"
 
 
 def _nothing_more(d: DescribedLayer) -> dict[str, Any]:
@@ -43,6 +43,9 @@ class KerasClass:
     ``more`` returns arguments that depend on several fields, or refuses the class. ``around`` adds
     layers before and after the layer. A class that becomes several layers has ``draw`` instead.
 
+    A class that ``prepares`` samples is called with training=True by default, which prediction
+    overrides.
+
     A ``masked`` class passes a mask of steps on or uses it; all others drop it. A class that
     ``merges`` passes it on only if all its inputs have one; a class that ``fills`` outputs its own
     values at masked steps.
@@ -52,15 +55,16 @@ class KerasClass:
     specs: Mapping[str, tuple[str, Axes]] = field(default_factory=dict)
     usual: Mapping[str, Any] = field(default_factory=dict)
     more: Callable[[DescribedLayer], Mapping[str, Any]] = _nothing_more
-    around: Callable[[DescribedLayer, Layer], list[Layer]] = _alone
+    around: Callable[[DescribedLayer, Layer], Sequence[Layer | Graph]] = _alone
     draw: Drawn | None = None
     masked: bool = False
     merges: bool = False
     fills: bool = False
+    prepares: bool = False
     kind: Callable[..., Layer] = Layer
     """The layer class of the codec."""
 
-    def drawn(self, d: DescribedLayer) -> list[Layer]:
+    def drawn(self, d: DescribedLayer) -> Sequence[Layer | Graph]:
         """Return the layers of a described one.
 
         Errors: `FileFormatError` for unsupported settings.

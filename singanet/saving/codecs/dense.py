@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,20 @@ import numpy as np
 from singanet import layers
 from singanet.checkpoint.keras import Variable
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.activation import activated
 from singanet.saving.codecs.arithmetic import scaled
-from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
+from singanet.saving.codecs.arrays import Arrays, StoredArray, across, moved, stored
 from singanet.saving.codecs.choosing import reduced
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
-from singanet.saving.codecs.described import WHOLE, DescribedLayer
+from singanet.saving.codecs.described import (
+    WHOLE,
+    DescribedLayer,
+    Graph,
+    WeightGroup,
+    activation,
+    unknown,
+)
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.onnx import (
     BATCHES,
@@ -155,7 +165,7 @@ QUANTIZED = {"lora_rank": None, "quantization_config": None}
 
 def _of_last(d: DescribedLayer, layer: Layer) -> list[Layer]:
     """Return ``layer`` along Keras' last axis, and its activation."""
-    made = d.permuted(layer, (*range(2, len(d.shapes[0]) + 1), 1)) if d.is_image else [layer]
+    made = d.permuted((*range(2, len(d.shapes[0]) + 1), 1), layer) if d.is_image else [layer]
     return [*made, *d.activated(layer)[1:]]
 
 
@@ -184,6 +194,74 @@ def _kernel(layer: layers.Dense, uses: Uses) -> list[Variable]:
 def _order(layer: layers.Dense, rank: int) -> Sequence[int]:
     """Return the axes for PyTorch's (out, in)."""
     return (0, 1) if layer.W_transpose else (1, 0)
+
+
+def _write_weight(g: WrittenGraph, layer: layers.Weight, xs: list[Value]) -> Value:
+    return g.of_every_sample(xs[0], layer, "weight")
+
+
+def _einsum_letters(d: DescribedLayer) -> tuple[str, str, str]:
+    """Return the letters of the input, the kernel and the output; dots become other letters."""
+    text = str(d.config["equation"]).replace(" ", "")
+    x, by, out = text.replace("->", ",").split(",")
+    more = len(d.shapes[0]) + 1 - len(x.replace("...", ""))
+    spare = "".join([each for each in ascii_letters if each not in text][: max(more, 0)])
+    x, out = x.replace("...", spare), out.replace("...", spare)
+    once = all(term.isalpha() and len(set(term)) == len(term) for term in (x, by, out))
+    known = set(out) == set(x) ^ set(by) and len(x) == len(d.shapes[0]) + 1
+    if not once or not known or x[0] != out[0]:
+        expected = "each letter once, and the output's in the input or the kernel alone"
+        raise unknown(d.where, expected, text[:60])
+    return x, by, out
+
+
+def _einsum_dense(d: DescribedLayer) -> Sequence[Layer | Graph]:
+    """Convert to a `Dense` along the summed letters, between permutations and reshapes."""
+    d.expect(**QUANTIZED)
+    x, by, out = _einsum_letters(d)
+    theirs = (*d.shapes[0][1:], d.shapes[0][0]) if d.is_image else d.shapes[0]
+    sizes = dict(zip(x[1:], theirs, strict=True))
+    given: Any = d.config["output_shape"]
+    given = given if isinstance(given, list) else [given]
+    declared = [each for each in out[1:] if each in d.config["equation"]]
+    sizes |= {e: n for e, n in zip(declared, given, strict=True) if e not in sizes}
+    summed, made = ([e for e in by if (e in out) == left] for left in (False, True))
+    rows = [each for each in x[1:] if each in out]
+    between, shape = [*rows, *made], [sizes[e] for e in out[1:]]
+    matrix = layers.Dense(
+        d.name, prod(sizes[e] for e in made), use_bias=False, W_specs=d.specs("kernel", {})
+    )
+    order = [[*summed, *made].index(each) for each in by]
+    d.marks[d.name] = WeightGroup("", lambda layer, uses: [
+        moved("vars/0", "kernel", "weight", layer.params["weight"].shape,
+              tuple(sizes[e] for e in [*summed, *made]), order)
+    ])  # fmt: skip
+    parts: list[Layer] = [matrix]
+    axes = d.config["bias_axes"]
+    if axes:
+        first = min(out.index(each) for each in axes)
+        wide = tuple(sizes[each] if each in axes else 1 for each in out[first:])
+        ours = (*[1] * (first - 1), *wide)
+        table = layers.Weight(f"{d.name}_bias", ours, W_specs=d.specs("bias", {}))
+        d.marks[table.name] = WeightGroup("", lambda layer, uses: [
+            moved("vars/1", "bias", "weight", ours, wide, range(len(wide)))
+        ])  # fmt: skip
+        parts.append(table)
+
+    def apply(sources: Sequence[Symbol]) -> list[Symbol]:
+        y = d.theirs(sources[0])
+        y = layers.Permute(None, [x.index(each) for each in [*rows, *summed]])(y)
+        y = layers.Reshape(None, [*(sizes[e] for e in rows), -1])(y)
+        y = layers.Reshape(None, [sizes[e] for e in between])(matrix(y))
+        y = layers.Permute(None, [between.index(each) + 1 for each in out[1:]])(y)
+        y = layers.Add()(y, table(sources[0])) if axes else y
+        return [d.back(y)]
+
+    last = len(shape) >= 3 and d.data_format == "channels_last"
+    made_shape = (shape[-1], *shape[:-1]) if last else tuple(shape)
+    mode = d.config.get("activation") or "linear"
+    inner = replace(d, shapes=[made_shape])
+    return [Graph(parts, apply), *activation(inner, mode, f"{d.name}_activation")]
 
 
 _IN_TORCH = stored(
@@ -222,6 +300,12 @@ DENSE = (
         onnx=_write_dense,
         operators={"MatMul": _read_matmul, "Gemm": _read_gemm},
         elements="units",
+    ),
+    LayerCodec(
+        layers.Weight,
+        keras=KerasClass(draw=_einsum_dense),
+        keras_name="EinsumDense",
+        onnx=_write_weight,
     ),
     LayerCodec(layers.GatedUnit, Arrays(torch=_GATED.torch), onnx=_write_gated),
 )

@@ -13,6 +13,7 @@ from singanet.checkpoint.keras import LayerDescription, Variable
 from singanet.errors import ArgumentError, brief, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
 from singanet.loss.head_loss import HeadLoss
 from singanet.loss.loss import LossLayer
 from singanet.saving.codecs.activation import ELEMENT_FUNCTIONS
@@ -22,7 +23,7 @@ from singanet.saving.codecs.attention import ATTENTION
 from singanet.saving.codecs.choosing import PICKING, REDUCING
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import DENSE, MATMUL, dense_of_steps
-from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
 from singanet.saving.codecs.moving import MOVING
 from singanet.saving.codecs.normalisation import NORMALISATION
 from singanet.saving.codecs.onnx import (
@@ -80,6 +81,22 @@ def _spatial(masked: bool) -> KerasClass:
     )
 
 
+def _of_samples(d: DescribedLayer) -> list[Layer]:
+    """Convert a layer that changes samples at random in training: they are unchanged here."""
+    d.pass_over()
+    return [layers.Dummy(d.name)]
+
+
+RANDOM = (
+    "AugMix", "CutMix", "MixUp", "RandAugment", "RandomBrightness", "RandomColorDegeneration",
+    "RandomColorJitter", "RandomContrast", "RandomElasticTransform", "RandomErasing", "RandomFlip",
+    "RandomGaussianBlur", "RandomGrayscale", "RandomHue", "RandomInvert", "RandomPerspective",
+    "RandomPosterization", "RandomRotation", "RandomSaturation", "RandomSharpness", "RandomShear",
+    "RandomTranslation", "RandomZoom",
+)  # fmt: skip
+"""Keras' layers that change samples in training alone."""
+
+
 PASSING = (
     LayerCodec(
         layers.Dropout,
@@ -106,7 +123,15 @@ PASSING = (
         keras=KerasClass({"stddev": float}, masked=True),
         onnx=_write_same,
     ),
-    LayerCodec(layers.Dummy, onnx=_write_same, operators={"Identity": _read_same}),
+    LayerCodec(
+        layers.Dummy,
+        keras={
+            "Identity": KerasClass(masked=True),
+            **dict.fromkeys(RANDOM, KerasClass(draw=_of_samples, prepares=True)),
+        },
+        onnx=_write_same,
+        operators={"Identity": _read_same},
+    ),
     LayerCodec(layers.StopGradient, onnx=_write_same),
     LayerCodec(layers.Split, onnx=_write_split, elements="copied"),
 )
@@ -117,19 +142,44 @@ def codec_of(layer: Layer) -> LayerCodec:
     return _BY_LAYER.get(type(layer)) or LayerCodec(type(layer))
 
 
-def _of_steps(d: DescribedLayer) -> list[Layer]:
+def _of_steps(d: DescribedLayer) -> Sequence[Layer | Graph]:
     """Return the layers of the wrapped one, each applied at every step."""
-    inner, shape = d.config["layer"], d.shapes[0]
-    if inner["class_name"] not in _INSIDE or len(shape) > 3:
-        raise unknown(d.where, "sequences, and a supported layer inside", str(inner)[:60])
-    if d.is_image:
-        raise unknown(d.where, "sequences of vectors", f"samples {shape}")
-    described = d.inner(inner["config"], shape[1:])
+    inner = d.config["layer"]
+    if inner["class_name"] not in _INSIDE:
+        raise unknown(d.where, "a supported layer inside", str(inner)[:60])
+    # Steps of images are (T, C, H, W) here, and their channels are first in other layers.
+    shape = d.theirs(layers.Input("x", d.shapes[0])).shape if d.is_image else d.shapes[0]
+    one = (shape[-1], *shape[1:-1]) if len(shape) > 3 and d.is_image else shape[1:]
+    described = d.inner(inner["config"], one)
     made = _INSIDE[inner["class_name"]].drawn(described)
     described.expect_all_taken()
-    d.marks.update({layer.name: WeightGroup("layer") for layer in made})
-    names = (d.name, *(f"{d.name}_{k}" for k in range(1, len(made))))
-    return [layers.TimeDistributed(n, layer) for n, layer in zip(names, made, strict=True)]
+    each: list[Layer] = []
+    for layer in made:
+        if isinstance(layer, Graph):
+            raise unknown(d.where, "a chain of layers inside", str(inner["class_name"])[:60])
+        each.append(layer)
+    d.marks.update({layer.name: WeightGroup("layer") for layer in each})
+    names = (d.name, *(f"{d.name}_{k}" for k in range(1, len(each))))
+    steps = [layers.TimeDistributed(n, layer) for n, layer in zip(names, each, strict=True)]
+    if d.data_format != "channels_last":
+        return steps
+
+    def apply(sources: Sequence[Symbol]) -> list[Symbol]:
+        x = _steps_first(sources[0], len(sources[0].shape))
+        for step in steps:
+            x = step(x)
+        return [_steps_first(x, len(x.shape), back=True)]
+
+    return [Graph(steps, apply)]
+
+
+def _steps_first(x: Symbol, rank: int, back: bool = False) -> Symbol:
+    """Return (C, T, ...) as (T, C, ...) and the reverse; (F, T, ·) as (T, ·, F) for rank 3."""
+    if rank < 3:
+        return x
+    order = (2, 1, *range(3, rank + 1)) if rank > 3 else (3, 1, 2) if back else (2, 3, 1)
+    moved: Symbol = layers.Permute(None, order)(x)
+    return moved
 
 
 def put(g: WrittenGraph, layer: Layer, xs: list[Value]) -> list[Value]:
@@ -189,7 +239,7 @@ def _classes(codecs: Sequence[LayerCodec]) -> Mapping[str, KerasClass]:
 KERAS = _classes(CODECS)
 """The closed table of supported Keras classes."""
 
-_INSIDE = _classes(_PLAIN)
+_INSIDE = _classes((*_PLAIN, *CONVOLUTION, *POOLING))
 """Classes that TimeDistributed can apply to every step."""
 
 

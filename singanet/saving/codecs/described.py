@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from singanet import layers
 from singanet.base.arguments import is_int
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
 from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
 from singanet.saving.codecs.arrays import Lay
@@ -40,6 +41,14 @@ class WeightGroup:
     group: str
     lay: Lay | None = None
     fixed: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers of a Keras layer that are no chain, and the function that applies them."""
+
+    layers: Sequence[Layer]
+    apply: Callable[[Sequence[Symbol]], Sequence[Symbol]]
 
 
 _SILENT = frozenset({
@@ -124,6 +133,11 @@ class DescribedLayer:
             if found != value:
                 raise unknown(self.where, f"{key}={value!r}", f"{key}={str(found)[:60]!r}")
 
+    def pass_over(self) -> None:
+        """Count all settings as read, since predictions do not depend on them."""
+        config: Any = self.config
+        config.keys_read.update(config)
+
     def specs(self, array: str, axes: Axes) -> dict[str, Any] | None:
         """Return the spec of Keras' parameter ``array``: its regularizer and constraint.
 
@@ -157,24 +171,37 @@ class DescribedLayer:
         mode = self.config.get("activation") or "linear"
         return [layer, *activation(self, mode, f"{self.name}_activation")]
 
-    def permuted(self, layer: Layer, order: Sequence[int]) -> list[Layer]:
-        """Return ``layer`` on samples whose axes are permuted by ``order``, and the way back."""
+    def permuted(self, order: Sequence[int], *inner: Layer) -> list[Layer]:
+        """Return the layers on samples whose axes are permuted by ``order``, and the way back."""
         if list(order) == sorted(order):
-            return [layer]
+            return [*inner]
         back = [1 + order.index(axis) for axis in sorted(order)]
         ends = (("first", order), ("last", back))
         there, again = (layers.Permute(f"{self.name}_{end}", axes) for end, axes in ends)
-        return [there, layer, again]
+        return [there, *inner, again]
+
+    def theirs(self, x: Symbol) -> Symbol:
+        """Return ``x`` with Keras' order of axes."""
+        return self._moved(x, (*range(2, len(x.shape) + 1), 1))
+
+    def back(self, x: Symbol) -> Symbol:
+        """Return ``x``, in Keras' order of axes, in ours."""
+        return self._moved(x, (len(x.shape), *range(1, len(x.shape))))
+
+    def _moved(self, x: Symbol, order: Sequence[int]) -> Symbol:
+        moves = len(order) >= 3 and self.data_format == "channels_last"
+        moved: Symbol = layers.Permute(None, order)(x) if moves else x
+        return moved
 
     def along_channels(self, layer: Layer) -> list[Layer]:
         """Return ``layer``, transposed for sequences (T, F), whose features are its channels."""
-        return self.permuted(layer, (2, 1)) if len(self.shapes[0]) == 2 else [layer]
+        return self.permuted((2, 1), layer) if len(self.shapes[0]) == 2 else [layer]
 
     def along_axis(self, layer: Layer) -> list[Layer]:
         """Return ``layer``, whose channels are the axis of the config, at the first axis."""
         axis = self.axis()
         rest = [k for k in range(1, len(self.shapes[0]) + 1) if k != axis]
-        return self.permuted(layer, (axis, *rest))
+        return self.permuted((axis, *rest), layer)
 
     def axis(self, key: str = "axis") -> int:
         """Return the axis, batch included, in our order of axes."""

@@ -12,7 +12,7 @@ from singanet import layers
 from singanet.checkpoint.keras import Variable
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
-from singanet.saving.codecs.arithmetic import affine, scaled
+from singanet.saving.codecs.arithmetic import UNIT, affine, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, per_feature, stored
 from singanet.saving.codecs.choosing import reduced
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
@@ -305,6 +305,20 @@ def _statistics(layer: Layer, uses: Uses) -> Sequence[Variable]:
     return [*learned(layer, uses), nothing]
 
 
+def _unit(d: DescribedLayer) -> list[Layer]:
+    """Convert UnitNormalization, over its axes together."""
+    axes, shape = d.axes(), d.shapes[0]
+    rest = [k for k in range(1, len(shape) + 1) if k not in axes]
+    order = (*rest, *axes)
+    norm: list[Layer] = [layers.L2Norm(d.name, epsilon=UNIT)]
+    if len(axes) > 1:
+        flat, whole = [*(shape[k - 1] for k in rest), -1], [shape[k - 1] for k in order]
+        ends = (("flat", flat), ("whole", whole))
+        before, after = (layers.Reshape(f"{d.name}_{end}", to) for end, to in ends)
+        norm = [before, *norm, after]
+    return d.permuted(order, *norm)
+
+
 def _scale(layer: layers.RMSNorm, uses: Uses) -> Sequence[Variable]:
     if layer.offset:
         raise ArgumentError(
@@ -333,7 +347,7 @@ def _axes_last(d: DescribedLayer, layer: Layer) -> list[Layer]:
     order = [d.ours(k) for k in range(1, rank + 1)]
     if order[rank - len(axes) :] != axes:
         raise unknown(d.where, "the last axes of samples", f"axis={str(d.config['axis'])[:60]}")
-    return d.permuted(layer, order)
+    return d.permuted(order, layer)
 
 
 NORMALISATION = (
@@ -386,7 +400,12 @@ NORMALISATION = (
         onnx=_write_instance_norm,
         operators={"InstanceNormalization": _read_instance},
     ),
-    LayerCodec(layers.L2Norm, onnx=_write_l2_norm),
+    LayerCodec(
+        layers.L2Norm,
+        keras=KerasClass(draw=_unit),
+        keras_name="UnitNormalization",
+        onnx=_write_l2_norm,
+    ),
     LayerCodec(layers.LRN, onnx=_write_lrn, operators={"LRN": _read_local_response}),
     LayerCodec(
         layers.Softmax,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, GraphError
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import at
 from singanet.optimizer.regularization import L2Regularizer
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import QUANTIZED
-from singanet.saving.codecs.described import DescribedLayer, unknown
+from singanet.saving.codecs.described import DescribedLayer, Graph, unknown
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.onnx import (
     BATCHES,
@@ -449,14 +451,15 @@ def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
         yield StoredArray(suffix, order=across).variable(layer, path, suffix)
 
 
-def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer:
+def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer | Graph:
     # Other values would change the layer's outputs or training.
-    d.expect(stateful=False, return_state=False, reset_after=True, recurrent_activation="sigmoid")
+    d.expect(stateful=False, reset_after=True, recurrent_activation="sigmoid")
     mode = _MODES[kind]
     if kind == "SimpleRNN" and d.config["activation"] == "relu":
         mode = "relu"
     else:
         d.expect(activation="tanh")
+    states = bool(d.config.get("return_state", False))
     made = layers.RNN(
         name,
         d.config["units"],
@@ -467,10 +470,31 @@ def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Laye
         go_backwards=bool(d.config.get("go_backwards", False)),
         input_dropout=d.config.get("dropout", 0.0),
         recurrent_dropout=d.config.get("recurrent_dropout", 0.0),
+        return_state=states,
         param_specs=_specs(d, mode) or None,
     )
     d.expect_all_taken()
-    return made
+    return Graph([made], partial(_with_states, made)) if states or len(d.shapes) > 1 else made
+
+
+def _with_states(layer: layers.RNN, sources: Sequence[Symbol]) -> list[Symbol]:
+    """Apply the layer to states (units), Keras' by direction, and return such states."""
+    x, *given = sources
+    count, ways = len(layer.cell.states), layer.directions
+    rows = [layers.Reshape(None, (1, layer.units))(state) for state in given]
+    starts = [rows[k::count] for k in range(count)] if rows else []
+    if any(len(start) != ways for start in starts):
+        raise GraphError(
+            f"layer {layer.name!r}",
+            expected=f"{count * ways} initial states",
+            received=f"{len(given)}",
+            advice="pass all states",
+        )
+    y: Any = layer(x, *(s[0] if ways == 1 else layers.Concat(None, 1)(*s) for s in starts))
+    if not layer.return_state:
+        return [y]
+    y, *states = y
+    return [y, *(layers.Index(None, [way])(state) for way in range(ways) for state in states)]
 
 
 def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
@@ -487,14 +511,49 @@ def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
     return {kind: spec for kind, spec in found.items() if spec is not None}
 
 
+def _of_cell(d: DescribedLayer) -> list[Layer | Graph]:
+    """Convert an RNN with the cell of a recurrent layer."""
+    cell = d.config["cell"]
+    kind = str(cell["class_name"]).removesuffix("Cell")
+    if kind not in _MODES or cell.get("registered_name") not in (None, f"{kind}Cell"):
+        raise unknown(d.where, f"a cell of {', '.join(_MODES)}", str(cell["class_name"])[:60])
+    rest = {key: value for key, value in d.config.items() if key != "cell"}
+    d.pass_over()
+    whole = replace(d, config={**cell["config"], **rest})
+    return [_layer(whole, kind, d.name, bidirectional=False)]
+
+
 def _one_way(kind: str) -> KerasClass:
     return KerasClass(
         draw=lambda d: [_layer(d, kind, d.name, bidirectional=False)], masked=True, fills=True
     )
 
 
-def _bidirectional(d: DescribedLayer) -> list[Layer]:
-    d.expect(merge_mode="concat")
+_MERGES = {"sum": layers.Add, "mul": layers.Multiply, "ave": layers.Average, None: None}
+"""The layer that merges both directions, beside "concat"; None for two outputs."""
+
+
+def _merged(d: DescribedLayer, units: int) -> list[Graph]:
+    """Merge both directions as Bidirectional does."""
+    mode = d.config["merge_mode"]
+    if mode == "concat":
+        return []
+    if mode not in _MERGES:
+        raise unknown(d.where, f"merge_mode among {[*_MERGES]}", str(mode)[:60])
+    merge = _MERGES[mode]
+
+    def apply(sources: Sequence[Symbol]) -> Sequence[Symbol]:
+        x, *states = sources
+        ways = layers.Slice(None, len(x.shape), [units])(x)
+        made = ways if merge is None else [merge()(*ways)]
+        for each in made:
+            each.mask = x.mask
+        return [*made, *states]
+
+    return [Graph([], apply)]
+
+
+def _bidirectional(d: DescribedLayer) -> Sequence[Layer | Graph]:
     inner = d.config["layer"]
     kind = inner["class_name"]
     if kind not in _MODES:
@@ -509,7 +568,8 @@ def _bidirectional(d: DescribedLayer) -> list[Layer]:
         repr(_specs(other, mode)) != repr(_specs(described, mode))
     ):
         raise unknown(d.where, "the same layer in both directions", "different layers")
-    return [_layer(described, kind, d.name, bidirectional=True)]
+    merged = _merged(d, described.config["units"])
+    return [_layer(described, kind, d.name, bidirectional=True), *merged]
 
 
 _ARRAYS = Arrays(_keras, lambda layer, uses: list(_torch(layer, uses)))
@@ -520,6 +580,7 @@ RECURRENT = (
         _ARRAYS,
         {
             **{kind: _one_way(kind) for kind in _MODES},
+            "RNN": KerasClass(draw=_of_cell, masked=True, fills=True),
             "Bidirectional": KerasClass(draw=_bidirectional, masked=True, fills=True),
         },
         _class_of,
@@ -591,26 +652,39 @@ def _write_positions(g: WrittenGraph, layer: layers.Positions, xs: list[Value]) 
     return g.node("Add", g.node("Mul", counted, there), pad)
 
 
-def _write_weight(g: WrittenGraph, layer: layers.Weight, xs: list[Value]) -> Value:
-    return g.of_every_sample(xs[0], layer, "weight")
+def _mask_index(d: DescribedLayer) -> dict[str, Any]:
+    return {"mask_index": 0 if d.config.get("mask_zero") else None}
 
+
+def _lookup(d: DescribedLayer) -> dict[str, Any]:
+    """Check that the layer looks words up, and does not score them."""
+    if d.call.get("reverse"):
+        raise unknown(d.where, "reverse=False", "reverse=True")
+    d.config.get("logit_soft_cap")
+    return _mask_index(d)
+
+
+_TIED = {"tie_weights": True, "reverse_dtype": None}
+_EMBEDDED = KerasClass(
+    {"input_dim": ("input_dim", None), "output_dim": ("output_dim", None)},
+    {"W_specs": ("embeddings", {(0,): 0, (1,): 1})},
+    QUANTIZED,
+    _mask_index,
+    masked=True,
+)
 
 SEQUENCES = (
     LayerCodec(
         layers.Embedding,
         stored(StoredArray("weight", "embeddings", "weight")),
-        KerasClass(
-            {"input_dim": ("input_dim", None), "output_dim": ("output_dim", None)},
-            {"W_specs": ("embeddings", {(0,): 0, (1,): 1})},
-            QUANTIZED,
-            lambda d: {"mask_index": 0 if d.config.get("mask_zero") else None},
-            masked=True,
-        ),
+        {
+            "Embedding": _EMBEDDED,
+            "ReversibleEmbedding": replace(_EMBEDDED, usual={**QUANTIZED, **_TIED}, more=_lookup),
+        },
         onnx=_write_embedding,
     ),
     LayerCodec(layers.ClassToken, onnx=_write_class_token),
     LayerCodec(layers.PositionEmbedding, onnx=_write_position_embedding),
     LayerCodec(layers.Positions, onnx=_write_positions),
     LayerCodec(layers.SinusoidalPosition, onnx=_write_sinusoidal_position),
-    LayerCodec(layers.Weight, onnx=_write_weight),
 )
