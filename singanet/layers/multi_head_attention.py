@@ -542,10 +542,18 @@ class MultiHeadAttention(Layer):
     ) -> None:
         """Write the merged heads of the next steps to ``merged``; a program calls it in replays."""
         *parts, params = read
-        ctx = Context(ops, np.random.default_rng(), params, False, False, dtype)
-        ctx.past = past.now
-        means, _ = self._attended(ctx, kept, *parts)
-        ops.copyto(heads_of(merged, means.shape[3]), means)
+        # Evaluation draws no numbers.
+        rng: Any = None
+        ctx = Context(ops, rng, params, False, False, dtype)
+        ctx.past, out = past.now, heads_of(merged, self.dims["value"])
+        q, v, k, rest, mask = parts
+        if not rest and mask is None and self.relative is None:
+            v, k = self._with_cached(ctx, kept, v, k)
+            if ops.attend_few(q, k, v, self._plain_case(), self._first(ctx), out):
+                return
+            kept = []
+        means, _ = self._attended(ctx, kept, q, v, k, rest, mask)
+        ops.copyto(out, means)
 
     def _attended(
         self,
@@ -563,11 +571,7 @@ class MultiHeadAttention(Layer):
         """
         if mask is not None:
             mask = self._keys_so_far(ctx, mask)
-        if ctx.past is not None:
-            v, k = (
-                ctx.past.extended(ctx.ops, part, heads, self._last()) if part in kept else heads
-                for part, heads in (("value", v), ("key", k))
-            )
+        v, k = self._with_cached(ctx, kept, v, k)
         case = self._case(ctx, q, k, rest, mask)
         ctx.save(q=q, v=v, k=k, case=case, shape=() if mask is None else mask.shape)
         case = self._placed(ctx, case, q, k)
@@ -578,6 +582,27 @@ class MultiHeadAttention(Layer):
         means, lse = ctx.ops.attend(q, k, v, case)
         ctx.save(means=means, lse=lse, seeds=case.seeds)
         return means, None
+
+    def _with_cached(
+        self, ctx: Context, kept: list[str], v: Array, k: Array
+    ) -> tuple[Array, Array]:
+        """Return values and keys after the cached ones of the parts ``kept``."""
+        if ctx.past is None:
+            return v, k
+        ops, last = ctx.ops, self._last()
+        return (
+            ctx.past.extended(ops, "value", v, last) if "value" in kept else v,
+            ctx.past.extended(ops, "key", k, last) if "key" in kept else k,
+        )
+
+    def _plain_case(self) -> Attention:
+        """Return the case for the kernels without arrays, in evaluation."""
+        return Attention(
+            scale=self.scale or self.dims["key"] ** -0.5,
+            causal=self.causal,
+            window=self.window,
+            softcap=self.softcap,
+        )
 
     def _case(
         self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
@@ -596,12 +621,8 @@ class MultiHeadAttention(Layer):
                     "give an id for each step that is there, and of a decoder take no segments",
                 )
         drops = ctx.train and self.dropout > 0.0
-        case = Attention(
-            scale=self.scale or self.dims["key"] ** -0.5,
-            causal=self.causal,
-            first=0,
-            window=self.window,
-            softcap=self.softcap,
+        case = replace(
+            self._plain_case(),
             lengths=lengths,
             segments=(ids[0], ids[-1]) if ids else None,
             dropout=self.dropout if drops else 0.0,

@@ -372,6 +372,15 @@ class Ops(Protocol):
         is beyond ``lengths`` or masked for every query by position.
         """
 
+    def attend_few(
+        self, q: Array, k: Array, v: Array, case: Attention, first: int | Array, out: Array
+    ) -> bool:
+        """Write the outputs of `attend` to ``out``, if a kernel for few queries serves.
+
+        It returns whether it does; no backward follows. ``first``, the position of the first query
+        among the keys, takes the place of the case's, and is (N,) if samples differ.
+        """
+
     def attend_backward(
         self, dmeans: Array, made: Attended, case: Attention, mask_gradient: bool = False
     ) -> tuple[Array, Array, Array, Array | None]:

@@ -14,6 +14,7 @@ from singanet.device import Device
 from singanet.layers import MultiHeadAttention
 from singanet.loss import SquaredError
 from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops.casts import has_compiler
 from singanet.ops.numpy import attending
 from singanet.ops.onednn import attending as onednns
 from singanet.ops.window import Attended, Attention
@@ -324,3 +325,31 @@ def test_a_recorded_step_rounds_as_one_by_the_layers(narrow, from_few, monkeypat
         left.append([losses, *(param.value for param in net.params())])
     for one, other in zip(*left, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["llvm", "onednn"])
+@pytest.mark.parametrize(
+    ("heads", "groups", "queries", "first", "more"),
+    [
+        (9, 3, 1, 20, {}),
+        (4, 1, 3, [18, 2, 0], {}),
+        (8, 8, 2, 19, {"window": 5}),
+        (5, 5, 4, 0, {"causal": False}),
+    ],
+)
+def test_few_queries(backend, heads, groups, queries, first, more, request, rng):
+    """By a function of its own, with the outputs of attention in general."""
+    ops, n, keys = request.getfixturevalue(backend), 3, 21
+    q = rng.standard_normal((n, queries, heads, 32)).astype(np.float32).transpose(0, 2, 1, 3)
+    k = rng.standard_normal((n, groups, keys + 3, 32)).astype(np.float32)[:, :, :keys]
+    v = rng.standard_normal((n, groups, keys, 48)).astype(np.float32)
+    case = Attention(**{"scale": 0.5, "causal": True, **more})
+    out = np.full((n, queries, heads, 48), np.nan, np.float32).transpose(0, 2, 1, 3)
+    firsts = np.array(first) if isinstance(first, list) else first
+    assert ops.attend_few(q, k, v, case, firsts, out) is has_compiler()
+    if has_compiler():
+        wanted, _ = numpy_ops.attend(q, k, v, case.placed(np, firsts, (queries, keys)))
+        np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
+    capped = replace(case, softcap=3.0)
+    assert not ops.attend_few(q, k, v, capped, firsts, out)
+    assert not numpy_ops.attend_few(q, k, v, case, firsts, out)

@@ -28,7 +28,7 @@ from tests.ops.kernel_rows import ROWS, flat, mapped, recurrent_results
 
 ELSEWHERE = {
     "test_draws": {"uniform", "normal", "keep_mask", "bernoulli"},
-    "test_attention": {"attend", "attend_backward"},
+    "test_attention": {"attend", "attend_few", "attend_backward"},
     "test_held": {"multiply_held"},
     "test_numpy": {"gather_rows", "sum_rows", "add_rows", "add_to_rows", "of_rows", "map_rows",
                    "look_up", "check", "empty", "zeros", "sum", "mean", "first_equal", "select",

@@ -24,6 +24,15 @@ _LONGS, _BITS = ir.VectorType(_LONG, LANES), ir.VectorType(ir.IntType(1), LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
 _POINTERS = ir.VectorType(ir.PointerType(_FLOAT), LANES)
+_EXPONENTIAL = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+"""Coefficients of exp(x) - 1 - x, divided by x², near 0."""
 _FUSED = ("contract",)
 """A product and a sum may be fused, without rounding in between."""
 
@@ -172,6 +181,10 @@ class Code:
             place = self._at.gep(pointer, [self.sum(offset, ahead, line)])
             # A read prefetch, into all caches, of data.
             self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
+
+    def long(self, pointer: Value, offset: Value) -> Value:
+        """Load a long integer."""
+        return self._at.load(self._place(pointer, offset, _LONG), align=8)
 
     def ints(self, pointer: Value, offset: Value) -> Value:
         """Load a vector of 32-bit integers at ``offset`` bytes after ``pointer``."""
@@ -366,6 +379,25 @@ class Code:
     def root(self, vector: Value) -> Value:
         """Return the square roots of a vector."""
         return self._at.call(self._root, [vector])
+
+    def exponential(self, vector: Value) -> Value:
+        """Return exp of floats up to 88, to 2 units in the last place; those below -87 give 1e-38.
+
+        Source: expf of the Cephes library (Moshier 1989).
+        """
+        at, powers = self._at, self.number(1.5 * 2.0**23)
+        x = self.at_least(vector, self.number(-87.0))
+        # The sum has the whole number of powers of 2 in its last bits.
+        shifted = self.add_product(powers, x, self.number(1.44269504088896341))
+        whole = self.subtract(shifted, powers)
+        x = self.add_product(x, whole, self.number(-0.693359375))
+        x = self.add_product(x, whole, self.number(2.12194440e-4))
+        made = self.number(_EXPONENTIAL[0])
+        for factor in _EXPONENTIAL[1:]:
+            made = self.add_product(self.number(factor), made, x)
+        made = self.add(self.add_product(x, self.multiply(x, x), made), self.number(1.0))
+        bits = at.shl(at.bitcast(shifted, _INTS), _same(23))
+        return at.fmul(made, at.bitcast(at.add(bits, _same(127 << 23)), _FLOATS))
 
     def positive(self, vector: Value) -> Value:
         """Return the vector with negative floats replaced by 0; NaN is preserved."""

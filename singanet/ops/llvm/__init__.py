@@ -8,7 +8,7 @@ from __future__ import annotations
 from singanet.ops.kernel import in_order
 from singanet.ops.llvm import kernels, winograd
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.numpy import conv, linear, normalise, pointwise, pool
+from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool
 
 __all__ = ["LlvmOps"]
 
@@ -17,6 +17,9 @@ class LlvmOps(PlannedOps):
     """`NumpyOps` with LLVM's routes for kernels that are faster."""
 
     name = "llvm"
+    attend_few = in_order(kernels.attend_few, last=attending.attend_few)
+    matmul = in_order(kernels.few_matmul, last=linear.matmul)
+    affine = in_order(kernels.few_affine, last=linear.affine)
     affine_constant = in_order(kernels.product, last=linear.affine_constant)
     activation = in_order(kernels.of_one, last=pointwise.activation)
     combine = in_order(kernels.of_sum, last=pointwise.combine)

@@ -140,6 +140,7 @@ class NumpyOps:
     column_sums = linear.column_sums
     attention_weights = scores.attention_weights
     attention_backward = scores.attention_backward
+    attend_few = attending.attend_few
     attend = attending.attend
     attend_backward = attending_backward.attend_backward
     rotate = scores.rotate

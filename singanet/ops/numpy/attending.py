@@ -315,6 +315,13 @@ def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Arr
     return attend_by(BlockProducts, ops, q, k, v, case)
 
 
+@kernel(half="native")
+def attend_few(
+    ops: Ops, q: Array, k: Array, v: Array, case: Attention, first: int | Array, out: Array
+) -> bool:
+    return False
+
+
 def attend_by(
     products: type[BlockProducts], ops: Ops, q: Array, k: Array, v: Array, case: Attention
 ) -> tuple[Array, Array]:

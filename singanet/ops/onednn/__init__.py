@@ -37,6 +37,7 @@ class OneDnnOps(OneDnnBase):
     sigmoid = eltwise.sigmoid
     attention_weights = attending.attention_weights
     attend = attending.attend
+    attend_few = attending.attend_few
     attend_backward = attending.attend_backward
     softmax = attending.softmax
     softmax_backward = attending.softmax_backward

@@ -203,14 +203,14 @@ def _affine_constant(
     return y
 
 
-matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
+matmul = in_order(kernels.few_matmul, Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 add_matmul = in_order(
     Route("onednn", _add_matmul, lambda ops, y, a, b: _is_large(ops, a, b)),
     last=by_numpy.add_matmul,
 )
 
-affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
+affine = in_order(kernels.few_affine, Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
     kernels.product,

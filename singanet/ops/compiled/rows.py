@@ -1,0 +1,99 @@
+"""Write functions of products of few rows, whose time goes into reading the matrix once.
+
+The matrix is read in memory order: a processor foresees one stream, and not several in a page.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES
+
+_VECTOR = FLOAT * LANES
+_CHAINS = 4
+"""Sums of a row that hide each other's latency."""
+
+
+def rows_product(rows: int, transposed: bool) -> Code:
+    """Write a function that multiplies ``rows`` rows by a matrix (inputs, outputs) in C order.
+
+    Its pointers: matrix, products, rows. Its integers: inputs, outputs and the range of vectors of
+    outputs; of a ``transposed`` matrix (outputs, inputs) the range of outputs.
+    """
+    code = Code(f"rows_{rows}_{transposed}", pointers=3, numbers=4)
+    matrix, y, x, inputs, outputs, first, last = code.arguments
+    if transposed:
+        with code.each(first, last) as line:
+            start = code.times(line, inputs, FLOAT)
+            for row in range(rows):
+                places = code.times(inputs, row, FLOAT), start
+                total = _along(code, (x, matrix), places, inputs)
+                place = code.times(code.sum(code.times(outputs, row), line), FLOAT)
+                code.store_some(total, y, place, code.first(1))
+        return code
+    with code.each(0, inputs) as line:
+        _add_line(code, line, rows)
+    return code
+
+
+def _add_line(code: Code, line: Value, rows: int) -> None:
+    """Add a line of the matrix times a number of each row to the products."""
+    matrix, y, x, inputs, outputs, start, stop = code.arguments
+    factors = [
+        code.all_of(x, code.times(code.sum(code.times(inputs, row), line), FLOAT))
+        for row in range(rows)
+    ]
+    begin = code.times(line, outputs, FLOAT)
+    whole = code.whole(outputs, LANES)
+    with code.each(start, code.lesser(stop, whole)) as vector:
+        at = code.times(vector, _VECTOR)
+        code.fetch(matrix, code.sum(begin, at), _VECTOR)
+        numbers = code.floats(matrix, code.sum(begin, at))
+        for row, factor in enumerate(factors):
+            place = code.sum(code.times(outputs, row, FLOAT), at)
+            before = code.if_first(line, code.number(0.0), code.floats(y, place))
+            code.store(code.add_product(before, factor, numbers), y, place)
+    # The last vector is shorter, if there is a rest.
+    with code.each(code.greater(start, whole), stop) as vector:
+        at = code.times(vector, _VECTOR)
+        lanes = code.first(code.less(outputs, code.times(vector, LANES)))
+        numbers = code.some_floats(matrix, code.sum(begin, at), lanes)
+        for row, factor in enumerate(factors):
+            place = code.sum(code.times(outputs, row, FLOAT), at)
+            before = code.some_floats(y, place, lanes)
+            made = code.if_first(line, code.number(0.0), before)
+            code.store_some(code.add_product(made, factor, numbers), y, place, lanes)
+
+
+def _along(
+    code: Code, pointers: tuple[Value, Value], starts: tuple[Value, Value], size: Value
+) -> Value:
+    """Return the sum of the products of ``size`` floats at two places, in all lanes."""
+    sums = {chain: code.number(0.0) for chain in range(_CHAINS)}
+
+    def add(chain: int, vector: Value) -> None:
+        at = code.times(vector, _VECTOR)
+        one, other = (
+            code.floats(each, code.sum(start, at))
+            for each, start in zip(pointers, starts, strict=True)
+        )
+        code.fetch(pointers[1], code.sum(starts[1], at), _VECTOR)
+        sums[chain] = code.add_product(sums[chain], one, other)
+
+    whole = code.whole(size, LANES)
+    most = code.times(code.whole(whole, _CHAINS), _CHAINS)
+    with code.each(0, most, _CHAINS, sums) as vector:
+        for chain in range(_CHAINS):
+            add(chain, code.sum(vector, chain))
+    with code.each(most, whole, kept=sums) as vector:
+        add(0, vector)
+    rest = code.less(size, code.times(whole, LANES))
+    with code.each(0, code.lesser(rest, 1), kept=sums):
+        at, lanes = code.times(whole, _VECTOR), code.first(rest)
+        one, other = (
+            code.some_floats(each, code.sum(start, at), lanes)
+            for each, start in zip(pointers, starts, strict=True)
+        )
+        sums[0] = code.add_product(sums[0], one, other)
+    return code.total(reduce(code.add, sums.values()))
