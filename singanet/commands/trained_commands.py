@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 Weights: TypeAlias = Annotated[Path, "RUN_DIR|FILE", "a run folder, a model file, or weights"]
 Whose: TypeAlias = Annotated[str | None, "NAME", "the net of the weights, without a run folder"]
 Data: TypeAlias = Annotated[str | None, "DATA", "as for train (default: the data of the run)"]
+Target: TypeAlias = Annotated[
+    str | None, "COLUMN|FILE.npy", "classes of DATA (default: the column of the run)"
+]
 Best: TypeAlias = Annotated[bool, "", "use the run's best weights, not its newest"]
 
 Temperature: TypeAlias = Annotated[
@@ -26,6 +30,7 @@ def evaluate(
     *,
     model: Whose = None,
     data: Data = None,
+    target: Target = None,
     best: Best = False,
     json: Annotated[Path | None, "FILE", "write the figures here"] = None,
 ) -> int:
@@ -34,12 +39,13 @@ def evaluate(
     Examples:
       singanet evaluate runs/lenet
       singanet evaluate net.onnx --data unseen.npz --json figures.json
+      singanet evaluate runs/iris --data others.csv
     """
     from singanet.commands.runs.recipe import check_writable, write_json
     from singanet.commands.runs.trained import trained
 
     check_writable(json)
-    net, task = trained(path, model, data, best)
+    net, task = trained(path, model, data, best, target)
     if task.metrics is not None:
         net.compile("sgd", metrics=task.metrics)
     result = task.evaluate(net)
@@ -56,42 +62,48 @@ def predict(
     model: Whose = None,
     data: Data = None,
     best: Best = False,
-    out: Annotated[Path, "FILE.csv|FILE.npz", "a row per sample, or arrays"],
+    out: Annotated[
+        Path | None, "FILE.csv|FILE.npz", "a row per sample, or arrays (default: print the rows)"
+    ] = None,
 ) -> int:
     """Write the predictions of a trained net.
 
-    The samples are DATA's test samples; an .npz file has them as array x, or x_test. A CSV file has
-    a row per sample: its number, its likeliest class, the probabilities; an .npz file has the
-    arrays prediction and class.
+    The samples are DATA's test samples, or all samples of a table, an .npy file or images, which
+    need no labels; an .npz file has them as array x, or x_test. A row has the number or the file of
+    a sample, its likeliest class, the probabilities; an .npz file has the arrays prediction and
+    class.
 
     Examples:
       singanet predict runs/lenet --data unseen.npz --out classes.csv
+      singanet predict runs/iris --data flowers.csv
     """
+    from singanet.commands.runs.predictions import bare_samples, predictions, write_predictions
     from singanet.commands.runs.published import PublishedTexts
     from singanet.commands.runs.recipe import check_target
-    from singanet.commands.runs.run import bare_samples, write_predictions
     from singanet.commands.runs.run_options import refusal
-    from singanet.commands.runs.tasks import EVALUATION_BATCH
     from singanet.commands.runs.trained import is_whole, trained, whole_net
-    from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
 
-    check_target(out, (".csv", ".npz"))
+    if out is not None:
+        check_target(out, (".csv", ".npz"))
     x = bare_samples(data)
-    samples: Any
+    samples: Any = x
+    names: Sequence[str] = ()
+    classes: Sequence[str] = ()
     if x is not None and model is None and is_whole(path):
-        net, samples = whole_net(path), x
+        net = whole_net(path)
     else:
-        net, task = trained(path, model, data if x is None else None, best)
+        net, task = trained(path, model, data if x is None else None, best, labelled=False)
         if isinstance(task, PublishedTexts):
             expected = "a net with a prediction for each sample"
             received = "a tuned language model, with probabilities for each token"
             advice = f"call `singanet generate {path}`, or `singanet evaluate` for its perplexity"
             raise refusal("singanet predict", expected, received, advice)
-        samples = task.test_batches() if x is None else x
-    made = net.predictor()(samples, EVALUATION_BATCH)
-    of_classes = (SoftmaxCrossEntropy, CategoricalCrossEntropy)
-    write_predictions(out, made, isinstance(net.loss, of_classes) and made.ndim == 2)
-    print(f"{out}: {len(made):,} predictions of shape {tuple(made.shape[1:])}")
+        classes = task.class_names
+        if x is None:
+            samples, names = task, task.sample_names
+    made = write_predictions(out, net, predictions(net, samples), classes, names)
+    if out is not None:
+        print(f"{out}: {made[0]:,} predictions of shape {made[1:]}")
     return 0
 
 

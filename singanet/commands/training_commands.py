@@ -18,7 +18,10 @@ from singanet.commands.runs.run_options import OptionHint, RunOptions, positive
 _WORDS = {2: "interrupted", 15: "terminated"}
 DIVERGED = 3
 
-NOT_OF_TEXTS = ("model", "from_", "class_weight", "drop_last", "initial_epoch")
+NOT_OF_TEXTS = (
+    *("model", "from_", "target", "leave_out", "min_count", "class_weight", "drop_last"),
+    "initial_epoch",
+)
 """Options that do not apply to a published model."""
 
 PUBLISHED = OptionHint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,13 +56,13 @@ class Dataset:
         samples = {"x_train": x_train, "x_test": x_test}
         labels = {"y_train": y_train, "y_test": y_test}
         for key, x in samples.items():
-            _check_samples(name, key, x)
+            check_samples(name, key, x)
         for key, y in labels.items():
-            _check_labels(name, key, y, samples[f"x{key[1:]}"])
+            check_labels(name, key, y, samples[f"x{key[1:]}"])
         _check_agreement(name, samples, labels)
         ready = {key: _as_float32(name, key, x, scale) for key, x in samples.items()}
         classes = int(y_train.max()) + 1
-        _check_classes(name, classes, y_train, y_test)
+        check_classes(name, classes, y_train, y_test)
         return cls(
             name=name,
             x_train=ready["x_train"],
@@ -78,8 +78,8 @@ class Dataset:
 
         Arrays and errors are as for `_from_arrays`.
         """
-        _check_samples(name, "x_test", x_test)
-        _check_labels(name, "y_test", y_test, x_test)
+        check_samples(name, "x_test", x_test)
+        check_labels(name, "y_test", y_test, x_test)
         _check_lengths(name, "x_test", x_test, "y_test", y_test)
         x, y = _as_float32(name, "x_test", x_test, scale), y_test.astype(np.int32)
         return cls(name, x[:0], y[:0], x, y, int(y.max()) + 1)
@@ -124,7 +124,8 @@ def _refused(name: str, key: str, expected: str, received: str, advice: str) -> 
     )
 
 
-def _check_samples(name: str, key: str, x: Array) -> None:
+def check_samples(name: str, key: str, x: Any) -> None:
+    """Check the shape and type of samples. Errors: `DataError`."""
     if x.ndim not in (2, 3, 4):
         raise _refused(
             name,
@@ -148,7 +149,8 @@ def _check_samples(name: str, key: str, x: Array) -> None:
         )
 
 
-def _check_labels(name: str, key: str, y: Array, x: Array) -> None:
+def check_labels(name: str, key: str, y: Array, x: Any) -> None:
+    """Check the labels of the samples ``x``. Errors: `DataError`."""
     if y.ndim != 1 and not (x.ndim > 2 and y.ndim == 3 and y.shape[1:] == x.shape[-2:]):
         raise _refused(
             name,
@@ -204,7 +206,8 @@ def _check_lengths(name: str, x_key: str, x: Array, y_key: str, y: Array) -> Non
         )
 
 
-def _check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> None:
+def check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> None:
+    """Check that all classes are in training. Errors: `DataError`."""
     if classes > y_train.size:
         raise _refused(
             name,

@@ -265,7 +265,7 @@ def _listing(
     labels: list[int] = []
     for name in present:
         inner = f"image folder {str(root / name)!r}"
-        found = _names(root / name, inner, _is_image)
+        found = _names(root / name, inner, is_image)
         if not found and given is None:
             raise DataError(
                 inner,
@@ -284,6 +284,26 @@ def _listing(
             advice="put the images of each class in a folder of its own",
         )
     return classes, tuple(files), np.array(labels, np.int32)
+
+
+def image_files(place: Path) -> list[Path]:
+    """Return an image file, or the images of a folder and of its subfolders, sorted.
+
+    Errors: `DataError` for a folder without images.
+    """
+    if place.is_file():
+        return [place]
+    where = f"image folder {str(place)!r}"
+    inner = [place, *(place / name for name in _names(place, where, lambda e: e.is_dir()))]
+    files = [folder / name for folder in inner for name in _names(folder, where, is_image)]
+    if not files:
+        raise DataError(
+            where,
+            expected=f"images ({' '.join(_SUFFIXES)}), in it or in its subfolders",
+            received="none",
+            advice="check the path",
+        )
+    return files
 
 
 def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -310,7 +330,8 @@ def _names(folder: Path, where: str, wanted: Callable[[os.DirEntry[str]], bool])
         ) from error
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
+def is_image(entry: os.DirEntry[str] | Path) -> bool:
+    """Return whether it is a file with the suffix of an image."""
     return Path(entry.name).suffix.lower() in _SUFFIXES and entry.is_file()
 
 

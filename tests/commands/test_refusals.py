@@ -93,7 +93,7 @@ COMMANDS = {
     "plan mlp --allow swap": "expected some of 'recompute'",
     "plan {llama} --tokens 65": "--tokens: expected at most 64",
     "plan {llama} --tokens 8 --memory-budget 1kB": "expected at least",
-    "plan {llama} --classes 3": "remove them", "predict {run}": "required: --out",
+    "plan {llama} --classes 3": "remove them",
     "predict {run} --out {there}/p.txt": "ends in .csv or .npz",
     "predict {run} --out {out}/p.csv": "--out",
     "predict {run} --data {there}/wide.npz --out {there}/p.csv": r"received shape \(3, 1, 4, 5\)",

@@ -314,6 +314,7 @@ def test_every_option_has_its_key(small, tmp_path):
     names = {option.flag for option in OPTIONS.values()}
     assert names - {*said} == {
         *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
+        *("target", "leave-out", "min-count"),
         "live",
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
         # Those of published models.

@@ -115,7 +115,8 @@ def folder_callbacks(
     notes = LateNotes(folder, settings)
     notes.resume, notes.description, notes.note = options.resume, description, task.note
     others = (RunNotes, *task.not_recorded)
-    return [notes, *(each for each in recorders(folder) if not isinstance(each, others))]
+    found = recorders(folder, labels=task.class_names)
+    return [notes, *(each for each in found if not isinstance(each, others))]
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
@@ -209,7 +210,10 @@ def gathered(given: Mapping[str, Any], published: bool = False) -> dict[str, Any
 _NETS = ("model", "from_")
 """Either names the net to train."""
 
-_SETTLED = (*_NETS, "optimizer", "batch_size", "mixed_precision", "accumulate", "method", "rank")
+_SETTLED = (
+    *(*_NETS, "target", "leave_out", "min_count", "optimizer", "batch_size", "mixed_precision"),
+    *("accumulate", "method", "rank"),
+)
 """Options of a training state; a resumption may change the other ones."""
 
 
@@ -217,6 +221,7 @@ def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None
     """Errors: `ArgumentError` for an option that differs from the run's."""
     recipe = own_recipe(saved.get("model"), saved.get("from_"), saved.get("method"))
     usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
+    usual["min_count"] = 1
     for name in _SETTLED:
         before = saved.get(name) if saved.get(name) is not None else usual.get(name)
         if given.get(name, before) != before:

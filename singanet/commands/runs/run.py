@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import signal
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
-from singanet.base.files import expect_free, replacing
+from singanet.base.files import expect_free
 from singanet.base.processes import LEAVING
-from singanet.checkpoint import write_state
 from singanet.commands.runs import optimizers as rules
 from singanet.commands.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
 from singanet.commands.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
+from singanet.commands.runs.own_data import OwnOptions, read_record
 from singanet.commands.runs.published import ADAPTER, expect_no_texts, is_published, published_task
 from singanet.commands.runs.published import MODEL as PUBLISHED
 from singanet.commands.runs.recipe import (
@@ -31,9 +29,8 @@ from singanet.commands.runs.recipe import (
 from singanet.commands.runs.run_options import RunOptions, refusal
 from singanet.commands.runs.tasks import BatchShare, Task, load_task
 from singanet.commands.runs.trained import seeded_net, task_for
-from singanet.data import Batch, Dataset
-from singanet.data.npz_files import read_npz
-from singanet.errors import ArgumentError, DataError, SingaNetError, one_of
+from singanet.data import Batch
+from singanet.errors import ArgumentError, SingaNetError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Optimizer, Wrapper
@@ -52,7 +49,6 @@ from singanet.training.callbacks import (
 )
 from singanet.training.display import History
 from singanet.training.files import furthest
-from singanet.types import Array
 
 
 class RunInterrupted(Exception):  # noqa: N818 - not an error: requested by the user
@@ -156,15 +152,17 @@ def _prepared(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task,
     if options.from_ is not None and is_published(options.from_):
         return *published_task(options), None
     expect_no_texts(options)
+    record = read_record(options.out) if resumes and options.out is not None else None
+    own = OwnOptions(options.target, options.leave_out, options.min_count, options.seed, record)
     if options.from_ is None:
         name = str(options.model)
-        task = load_task(find(name), options.data)
+        task = load_task(find(name), options.data, own=own)
         return build(name, seed=options.seed, **task.settings), task, None
     if resumes and options.out is not None:
         net = described_net(options.out)
-        return net, task_for(net, options.from_, options.data), None
+        return net, task_for(net, options.from_, options.data, own=own), None
     net = seeded_net(options.from_, options.seed)
-    task = task_for(net, options.from_, options.data)
+    task = task_for(net, options.from_, options.data, own=own)
     return net, task, encoded(MODEL, description(net)).tobytes()
 
 
@@ -287,47 +285,3 @@ def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetE
     received = f"loss {loss} in epoch {epoch} at --lr {rate:g}"
     advice = smaller if rate <= usual else f"remove it, for --lr {usual:g}"
     return refusal("--lr", expected, received, advice, DivergedError)
-
-
-def bare_samples(data: str | None) -> Array | None:
-    """Return the array ``x`` or ``x_test`` of an ``.npz`` file in float32; None for other data.
-
-    Errors: `DataError` for a file without either, or an array of another kind.
-    """
-    if data is None or not data.lower().endswith(".npz"):
-        return None
-    try:
-        with zipfile.ZipFile(data) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
-        names = ["x"]  # the reader below reports the error
-    if not {"x", "x_test"} & {*names}:
-        expected = "an array x of samples, or x_test"
-        received = f"{one_of(names, 6) or 'an empty archive'}"
-        advice = "write it with numpy.savez(path, x=samples); labels are not needed"
-        raise refusal(f"data file {data!r}", expected, received, advice, DataError)
-    x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
-    # Samples of a data set are checked and scaled; it requires labels.
-    labels = np.zeros(len(x) if x.ndim else 0, np.int32)
-    return Dataset._from_arrays(data, x, labels, x, labels).x_test
-
-
-def write_predictions(path: Path, out: Array, classes: bool) -> None:
-    """Write ``out`` (N, ...), with a row per sample, or as the array ``prediction``.
-
-    With ``classes`` ``out`` has probabilities (N, C), and the likeliest class is written, too.
-    """
-    if path.suffix.lower() == ".npz":
-        state: dict[str, Any] = {"prediction": np.asarray(out)}
-        if classes:
-            state["class"] = out.argmax(axis=-1)
-        write_state(path, state, "npz")
-        return
-    rows = out.reshape(len(out), -1)
-    likeliest = [[int(k)] for k in out.argmax(axis=-1)] if classes else [[]] * len(out)
-    head = ["sample", *(["class"] if classes else []), *(str(k) for k in range(rows.shape[1]))]
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(head)
-        for number, (best, row) in enumerate(zip(likeliest, rows, strict=True)):
-            writer.writerow([number, *best, *(f"{value:.9g}" for value in row)])

@@ -140,8 +140,9 @@ class RunOptions:
     data: Annotated[
         str | None,
         "DATA",
-        "digits, scenes, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
-        "file; for tables census, movielens or clicks (default: the first for the net)",
+        "digits, scenes, FILE.npz, FILE.npy, a folder of MNIST or CIFAR, a folder with a folder of "
+        "images per class; for language models plays or a text file; for tables FILE.csv, "
+        "FILE.parquet, census, movielens or clicks (default: the first for the net)",
     ] = None
     epochs: Annotated[
         int | None, "N", "passes over the data (default: the net's recipe)", positive()
@@ -250,6 +251,13 @@ class RunOptions:
         "trained part of a published model: full, lora or blocks (default: full)",
     ] = None
     rank: Annotated[int | None, "N", "rank of --method lora (default: 8)"] = None
+    target: Annotated[
+        str | None, "COLUMN|FILE.npy", "classes of --data: the column of a table, or an array"
+    ] = None
+    leave_out: Annotated[str | None, "COLUMN,...", "columns of a table to ignore"] = None
+    min_count: Annotated[
+        int, "N", "texts of a table in fewer rows count as unknown", positive()
+    ] = 1
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
@@ -277,8 +285,8 @@ class RunOptions:
 OPTIONS = options_of(RunOptions)
 GROUPS = {
     "net and data": (
-        *("model", "from_", "data", "validation_split", "validation", "class_weight", "shuffle"),
-        "drop_last",
+        *("model", "from_", "data", "target", "leave_out", "min_count", "validation_split"),
+        *("validation", "class_weight", "shuffle", "drop_last"),
     ),
     "course": (
         *("epochs", "batch_size", "steps_per_epoch", "initial_epoch", "early_stopping", "monitor"),

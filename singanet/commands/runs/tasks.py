@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from singanet.commands.runs.run_options import SHARE, refusal
+from singanet.base.files import replacing
+from singanet.commands.runs.own_data import RECORD, OwnData, OwnOptions, kind_of_own, read_own
+from singanet.commands.runs.run_options import OPTIONS, SHARE, refusal
 from singanet.data import (
     ArrayLoader,
     Batch,
@@ -26,6 +29,7 @@ from singanet.data import (
     plays,
     tabular,
 )
+from singanet.data.row_files import Samples
 from singanet.errors import (
     DataError,
     SingaNetError,
@@ -103,6 +107,12 @@ class Task(ABC):
     """The command that uses the trained net, with {} for its run folder."""
     metrics: Sequence[str] | None = None
     """Metrics that replace the net's own; the first is the result's metric."""
+    class_names: Sequence[str] = ()
+    """The names of the classes; () for their numbers."""
+    sample_names: Sequence[str] = ()
+    """The names of the test samples; () for their numbers."""
+    record: Mapping[str, Any] | None = None
+    """What the task has learnt of own data, which the run folder keeps."""
     name: str
     input_shape: Shape
     num_classes: int
@@ -169,8 +179,11 @@ class Task(ABC):
     def begin(self, net: FeedForwardNet) -> None:  # noqa: B027 - most tasks do nothing
         """Prepare before the training."""
 
-    def note(self, folder: Path) -> None:  # noqa: B027 - most tasks do nothing
+    def note(self, folder: Path) -> None:
         """Write notes to the folder of the run, at the start of its first epoch."""
+        if self.record is not None:
+            with replacing(folder / RECORD) as temporary:
+                temporary.write_text(json.dumps(self.record), encoding="utf-8")
 
     def end(  # noqa: B027 - most tasks do nothing
         self, net: FeedForwardNet, figures: dict[str, Any]
@@ -225,6 +238,8 @@ class SampleTask(Task):
 
 
 def _selected(x: Any, rows: Array) -> Any:
+    if isinstance(x, Samples):
+        return x.subset(rows)
     return {name: part[rows] for name, part in x.items()} if isinstance(x, dict) else x[rows]
 
 
@@ -242,6 +257,13 @@ class DatasetTask(SampleTask):
         self.num_classes = data.num_classes
 
     @classmethod
+    def of_own(cls, own: OwnData, entry: ModelEntry, labelled: bool = True) -> Self:
+        """Return the task on own data. Errors: `DataError` for labels of another kind."""
+        if labelled:
+            cls._expect_labels(own.dataset, entry)
+        return cls(own.dataset)
+
+    @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Self:
         """Return the task on an embedded data set or a file.
 
@@ -249,13 +271,17 @@ class DatasetTask(SampleTask):
         """
         name = cls.usual if data is None else data
         found = load_test(name) if for_testing else load(name)
+        cls._expect_labels(found, entry)
+        return cls(found)
+
+    @classmethod
+    def _expect_labels(cls, found: Dataset, entry: ModelEntry) -> None:
         if cls.labels and found.y_test.ndim != cls.labels:
             kinds = {1: "a label per sample", 3: "a label per pixel"}
             expected = f"{kinds[cls.labels]}, for {entry.name}"
             received = f"labels of shape {found.y_test.shape}"
             advice = f"run singanet models for other nets, or use {cls.usual!r}"
             raise refusal(f"data {found.name!r}", expected, received, advice, DataError)
-        return cls(found)
 
 
 class AugmentedImages:
@@ -449,7 +475,8 @@ DATA_SETS = ("digits", "scenes", *_EMBEDDED, *_TABLES)
 class Tabular(SampleTask):
     """A label per row; the categories of all columns are numbered consecutively."""
 
-    metrics, evaluation_batch = ("accuracy", "auc"), TABLE_BATCH
+    metrics: Sequence[str] = ("accuracy", "auc")
+    evaluation_batch = TABLE_BATCH
 
     def __init__(self, data: TabularDataset) -> None:
         self.data = data
@@ -485,6 +512,26 @@ class Tabular(SampleTask):
         return f"test accuracy {result.metric:.4f}{auc}  test loss {result.loss:.4f}"
 
 
+class OwnTable(Tabular):
+    """A class per row of a table of the user."""
+
+    def __init__(self, own: OwnData) -> None:
+        self.data = own.dataset
+        self.name = own.dataset.name
+        self.input_shape = own.shape
+        self.num_classes = own.dataset.num_classes
+        self._vocabulary = own.vocabulary
+        self.metrics = ("accuracy", "auc") if self.num_classes == 2 else ("accuracy",)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The number of categories in all columns."""
+        return {"vocabulary_size": self._vocabulary}
+
+    def _inputs_and_targets(self, x: Any, y: Array) -> tuple[Any, Array]:
+        return x, y
+
+
 class Reconstruction(DatasetTask):
     """Each sample is its own target; the digits by default."""
 
@@ -507,6 +554,32 @@ _TASKS: dict[str, type[Task]] = {
 }
 
 
-def load_task(entry: ModelEntry, data: str | None, *, for_testing: bool = False) -> Task:
-    """Return the task of ``entry`` on ``data``. Errors: data of another kind, or none."""
-    return _TASKS[entry.task].load(data, entry, for_testing)
+_OF_OWN = ("target", "leave_out")
+"""Options for own data alone."""
+
+
+def load_task(
+    entry: ModelEntry, data: str | None, *, for_testing: bool = False, own: OwnOptions | None = None
+) -> Task:
+    """Return the task of ``entry`` on ``data``; own data are read by the options ``own``.
+
+    Errors: data of another kind, or none; a target for data that have labels.
+    """
+    own = OwnOptions() if own is None else own
+    kind = _TASKS[entry.task]
+    if entry.task == "text" or kind_of_own(data) is None:
+        for name in _OF_OWN:
+            if getattr(own, name) is not None:
+                expected = "a table, or a pair of .npy files"
+                flag, received = f"--{OPTIONS[name].flag}", f"data {data or 'of the net'!r}"
+                raise refusal(flag, expected, received, "remove it, or pass --data FILE.csv")
+        return kind.load(data, entry, for_testing)
+    found = read_own(entry, str(data), own)
+    task: Task
+    if issubclass(kind, DatasetTask):
+        task = kind.of_own(found, entry, own.labelled)
+    else:
+        task = OwnTable(found)
+    task.class_names, task.sample_names = found.classes, found.names
+    task.record = found.record
+    return task

@@ -15,6 +15,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
 from singanet.base.progress import progress
 from singanet.commands.runs.folder import described_net, saved_options, saved_settings
+from singanet.commands.runs.own_data import OwnOptions, read_record
 from singanet.commands.runs.published import (
     MODEL,
     is_published,
@@ -80,7 +81,11 @@ def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
 
 
 def task_for(
-    net: FeedForwardNet, path: str | os.PathLike[str], data: str | None, for_testing: bool = False
+    net: FeedForwardNet,
+    path: str | os.PathLike[str],
+    data: str | None,
+    for_testing: bool = False,
+    own: OwnOptions | None = None,
 ) -> Task:
     """Return the task of the net of the file at ``path`` on ``data``, after checking that they fit.
 
@@ -89,9 +94,9 @@ def task_for(
     """
     entry = learner(net, path)
     if data is None:
-        advice = "add --data, a name such as digits or an .npz file"
+        advice = "add --data, a name such as digits or a file"
         raise refusal("--data", "data, as a model file does not name any", "none", advice)
-    task = load_task(entry, data, for_testing=for_testing)
+    task = load_task(entry, data, for_testing=for_testing, own=own)
     _expect_fitting(task, entry)
     if net.loss is None:
         net.loss = _usual_loss(net, entry.task)
@@ -188,18 +193,24 @@ def run_net(folder: Path) -> FeedForwardNet:
 
 
 def trained(
-    path: Path, model: str | None = None, data: str | None = None, best: bool = False
+    path: Path,
+    model: str | None = None,
+    data: str | None = None,
+    best: bool = False,
+    target: str | None = None,
+    labelled: bool = True,
 ) -> tuple[FeedForwardNet, Task]:
     """Return the net with the weights at ``path``, and its task on ``data``.
 
     ``path`` is a run folder, with its newest checkpoint or the ``best`` weights; or a file of
     weights, of the run in its folder or of ``model``; or a model file, which needs neither.
-    ``data`` None are the data of the run; a file needs only the test samples. Errors: nothing at
-    ``path``; weights or data that do not fit the net.
+    ``data`` None are the data of the run; a file needs only the test samples. Own data, with
+    labels in ``target``, are tests as a whole; without ``labelled`` they need no labels. Errors:
+    nothing at ``path``; weights or data that do not fit the net.
     """
     if model is None and is_whole(path):
-        net = whole_net(path)
-        return net, task_for(net, path, data, for_testing=True)
+        net, own = whole_net(path), OwnOptions(target, whole=True, labelled=labelled)
+        return net, task_for(net, path, data, for_testing=True, own=own)
     folder = path if path.is_dir() else path.parent
     known = model is None and (folder / CONFIG).is_file()
     if not path.exists() and not path.with_name(path.name + ".bin").exists():
@@ -221,7 +232,16 @@ def trained(
     if entry.task == "text" and known and data not in (None, usual):
         expected = f"{usual or 'plays'!r}, with the characters of the training"
         raise refusal(f"data {data!r}", expected, repr(data), "remove --data", DataError)
-    task = load_task(entry, usual if data is None else data, for_testing=True)
+    own = OwnOptions(
+        options.get("target") if data is None else target,
+        seed=options.get("seed", 0),
+        record=read_record(folder) if known else None,
+        whole=data is not None,
+        labelled=labelled,
+    )
+    task = load_task(entry, usual if data is None else data, for_testing=True, own=own)
+    if not task.class_names and own.record is not None:
+        task.class_names = own.record.get("classes", ())
     settings = saved_settings(folder) if known else task.settings
     shape = tuple(settings["input_shape"])
     if shape != tuple(task.input_shape):

@@ -112,7 +112,8 @@ def test_made_clicks_are_as_large_as_the_name_says():
     ("wide_deep", "clicks:7", ArgumentError, "clicks, argument scale"),
     ("wide_deep", "movielens:.", DataError, "MovieLens folder"),
     *(("wide_deep", data, UnknownNameError, f"data '{data}': expected 'census'")
-      for data in ("cnsus", "digits", "table.csv", "census:1")),
+      for data in ("cnsus", "digits", "census:1")),
+    ("wide_deep", "table.csv", ArgumentError, "--target: expected the column of the classes"),
     ("char_rnn", "play", UnknownNameError, "did you mean 'plays'"),
     ("char_rnn", "digits", (UnknownNameError, DataError), "for char_rnn"),
     ("char_rnn", "no/such.txt", (UnknownNameError, DataError), "No such file"),
