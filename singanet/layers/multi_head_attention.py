@@ -621,12 +621,13 @@ class MultiHeadAttention(Layer):
                     "give an id for each step that is there, and of a decoder take no segments",
                 )
         drops = ctx.train and self.dropout > 0.0
+        masks: dict[str, Any] = {} if mask is None else self._mask(mask, n, (queries, keys))
         case = replace(
             self._plain_case(),
             lengths=lengths,
             segments=(ids[0], ids[-1]) if ids else None,
             dropout=self.dropout if drops else 0.0,
-            **({} if mask is None else self._mask(mask, n, (queries, keys))),
+            **masks,
         )
         first = self._first(ctx)
         return case.placed(ops.xp, first, (queries, keys)) if self.causal else case
