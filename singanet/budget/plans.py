@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from html import escape
 from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import checked_call
 from singanet.base.kinds import bytes_text, text_table
 from singanet.base.notebooks import Shown, html_table, short_note
-from singanet.offload.offloaded import is_large, least_keep
 from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.reductions.sharded_states import Cut
 from singanet.params.storage import SMALL
@@ -175,40 +173,3 @@ def of_one_rank(net: Net, optimizer: Any, ranks: int) -> dict[str, int]:
     spared = Cut(SMALL).spared(params, chain, count)
     # A buffer to send, and one to receive.
     return {"sums": 2 * sum(largest), "state of other ranks": -spared}
-
-
-@dataclass(frozen=True)
-class Offload:
-    """Bytes of an offloaded net with its optimizer, by location.
-
-    ``params`` and ``state`` stay in memory; at least ``least`` of the ``stored`` others have to be
-    in memory at a time. A step in ``n`` parts reads and writes ``n * per_part + per_step``; a part
-    leaves ``gradients`` for the next.
-    """
-
-    params: int
-    state: int
-    stored: int
-    least: int
-    per_part: int
-    per_step: int
-    gradients: int
-
-
-def offload_of(net: Net, optimizer: Any) -> Offload:
-    """Return the `Offload` of ``net`` and ``optimizer``; None has no state."""
-    chain, params = UpdateChain(optimizer), net.params()
-    small = [param for param in params if not is_large(param)]
-    large = [param for param in params if is_large(param)]
-    stored, moved = sum(param.nbytes for param in large), sum(map(chain.state_bytes, large))
-    trained = [param for param in params if param.trainable]
-    return Offload(
-        sum(param.nbytes for param in small),
-        sum(map(chain.state_bytes, small)),
-        stored + moved,
-        least_keep(net, chain)[0],
-        # Read once in forward and once in backward.
-        2 * stored,
-        sum(param.nbytes for param in large if param.trainable) + 2 * moved,
-        sum(prod(param.shape) * chain.rule_type(param).itemsize for param in trained),
-    )

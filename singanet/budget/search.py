@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.heap import large_arrays_apart
 from singanet.base.kinds import bytes_text, checked_bytes
-from singanet.budget.plans import MemoryPlan, Way, offload_of
+from singanet.budget.plans import MemoryPlan, Way
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
 from singanet.loss.loss import losses_of
+from singanet.offload.offloaded import is_large, least_keep
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
@@ -372,16 +374,22 @@ class _Search:
         if self.net.executor.can.holds:
             # A folder has floats.
             return
-        moved = offload_of(self.net, self.optimizer)
         step, whole = self._step(micro, self.level, light=False), micro == self.size
-        # Without an optimizer nothing accumulates.
-        gradients = 0 if whole or self.optimizer is None else moved.gradients
+        chain, params = UpdateChain(self.optimizer), self.net.params()
+        large = [param for param in params if is_large(param)]
+        small = [param for param in params if not is_large(param)]
+        read, moved = sum(param.nbytes for param in large), sum(map(chain.state_bytes, large))
+        gradients = 0
+        if not whole and self.optimizer is not None:
+            # Without an optimizer nothing accumulates.
+            trained = (param for param in params if param.trainable)
+            gradients = sum(prod(p.shape) * chain.rule_type(p).itemsize for p in trained)
         # Programs reuse the memory that planning leaves, layers do not.
         left = self._planning(step) + _CHOOSING * self.recomputes + step.objects + _BY_LAYERS
         held = {
             "arena": round((1 + _HOLES) * step.by_layers),
-            "parameters": moved.params,
-            "optimizer state": moved.state + gradients,
+            "parameters": sum(param.nbytes for param in small),
+            "optimizer state": sum(map(chain.state_bytes, small)) + gradients,
             # Without the accumulated gradients, which are counted above.
             "other": step.memory.parts["other"] - gradients,
             "kernels": step.memory.parts["kernels"],
@@ -389,13 +397,15 @@ class _Search:
             **self.beside,
         }
         # At least 1, also if no parameter is large.
-        keep = max(moved.least, 1)
+        keep = max(least_keep(self.net, chain)[0], 1)
         if self.limit is not None:
             # Room for two layers lets the next one be read while one computes.
-            keep = min(max(keep, self.limit - sum(held.values())), max(moved.stored, 1))
+            keep = min(max(keep, self.limit - sum(held.values())), max(read + moved, 1))
         held["kept of the folder"] = keep
         count = -(-self.size // micro)
-        work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
+        written = sum(param.nbytes for param in large if param.trainable)
+        # Parameters are read in forward and in backward of each part.
+        work = step.work * count + _MOVED * (2 * read * count + written + 2 * moved)
         named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
         memory = PeakMemory(held, self.outside)
         yield Way(named, micro, self.level, memory, work / self.base, step, keep)
