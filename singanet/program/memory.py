@@ -182,7 +182,6 @@ def rehearsed_step(
     of_loss = plan is not None and plan.head is not None
 
     def record(recorder: Recorder) -> None:
-        recorder.tape.log = MemoryLog()
         if not of_loss:
             recorder.count_copies(batch_size, extent, measure, recorded=not guessed)
         if y is None or optimizer is None:
@@ -193,7 +192,7 @@ def rehearsed_step(
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if UpdateChain(optimizer).norm is None else 2
         plan = None if plan is None or (of_loss and optimizer is None) else fused(plan)
-        recorder = rehearse(net, record, plan)
+        recorder = rehearse(net, record, plan, MemoryLog())
         return Rehearsal(recorder, at_once, turns_of(optimizer), walks)
 
 
@@ -272,7 +271,9 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
 class Rehearsal:
     """A step that was rehearsed, whose memory is told at one level of recomputation or another.
 
-    Who has made use of it calls `forget_rehearsals`.
+    It takes turns with programs of other micro-batches, ``turns`` in all. It walks through the net
+    ``walks`` times, the others once and without an update. Who has made use of it calls
+    `forget_rehearsals`.
     """
 
     def __init__(
@@ -286,6 +287,8 @@ class Rehearsal:
         tape = recorder.tape
         self._recorder, self._at_once = recorder, at_once
         self._turns, self._walks = turns, walks
+        assert tape.log is not None
+        self._log = tape.log
         # What recording takes, and Python's objects, is no memory of a device.
         self._on_host = tape.lowering is ON_HOST
         with no_collections():
@@ -293,16 +296,15 @@ class Rehearsal:
 
     def at(self, level: Recompute) -> PlannedStep:
         """The step at ``level``. Errors: bytes that the arena cannot be kept in."""
-        tape, turns, walks = self._recorder.tape, self._turns, self._walks
-        log = tape.log or MemoryLog()
-        by_layers, _ = log.peak("input", "array", "scratch")
+        tape = self._recorder.tape
+        by_layers, _ = self._log.peak("input", "array", "scratch")
         # Of arrays that hold no values malloc writes some pages alone.
         recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
         with no_collections():
             made = self._compiler.at(level)
-        memory = _memory(self._recorder, made, self._at_once, turns, walks)
+        memory = self._memory(made)
         work = sum(work_of(call, tape.tokens) for call in made.calls if call.function is not None)
-        objects = _calls(made, turns, walks) * CALL_BYTES // turns
+        objects = self._calls(made) * CALL_BYTES // self._turns
         report = ProgramReport(
             made.kernels,
             made.buffers,
@@ -313,6 +315,61 @@ class Rehearsal:
         packed = zlib.compress(pickle.dumps(report), 1)
         there = self._on_host
         return PlannedStep(memory, work, by_layers, recording * there, objects * there, packed)
+
+    def _calls(self, recording: Recording) -> int:
+        """Calls of all programs: those before ``recording`` have no update."""
+        calls = sum(map(_objects, recording.calls))
+        walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
+        return round(calls + (self._turns - 1) * walked // self._walks)
+
+    def _memory(self, recording: Recording) -> PeakMemory:
+        """The memory of all programs, the last one ``recording``: they share arena and plans."""
+        recorder, tape = self._recorder, self._recorder.tape
+        floats = [value for param, value in recorder.params if param.name not in recorder.held]
+        params = {id(value): value.nbytes for value in floats} | recorder.held.sizes()
+        # That of small parameters lies side by side.
+        roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
+        state = {id(root): root.nbytes for root in roots}
+        used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
+        tokens = [tape.tokens[token] for token in sorted(used)]
+        tokens = [token for token in tokens if token.held is not None]
+        held = {id(token.held): token.nbytes for token in tokens}
+        # Weights that lie in another order are known by their memory.
+        lying = [*(value for _, value in recorder.params), *recorder.held.arrays]
+        own = {*params, *state, *map(id, lying), *(id(root_of(value)) for value in lying)}
+        other = [size for key, size in held.items() if key not in own]
+        folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
+        other += [tape.tokens[token].nbytes for token in folded]
+        other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
+        program = 0
+        if self._on_host:
+            # Python's objects are no memory of a device.
+            bindings = len(recording.bound)
+            executions = bindings + (self._turns - 1) * bindings // self._walks
+            program = self._calls(recording) * CALL_BYTES + executions * EXECUTION_BYTES
+        plans, wide = len(recording.recipes), recording.is_wide
+        # Functions that LLVM compiled are counted where that was done.
+        compiled = once_bytes() if self._on_host and recording.is_compiled else 0
+        arena, first = _arena_bytes(recording, tape.tokens), 0
+        if not self._at_once:
+            # When the step by the layers takes most, neither all state nor all plans are made.
+            most, moment = self._log.peak("input", "array", "scratch", "state")
+            later = plans * (1 - moment.calls / max(1, len(tape.calls)))
+            by_layers = most - self._log.peak("state")[0] - round(later * PLAN_BYTES[wide])
+            first = max(0, by_layers - arena - program)
+        return PeakMemory(
+            {
+                "arena": arena,
+                "parameters": sum(params.values()),
+                "optimizer state": sum(state.values()),
+                "other": sum(other),
+                "program": program,
+                "kernels": plans * PLAN_BYTES[wide]
+                + PRODUCTS_BYTES[wide] * recording.is_recurrent
+                + compiled,
+                "first step": first,
+            }
+        )
 
     @property
     def targets(self) -> list[MemoryTarget]:
@@ -333,15 +390,11 @@ def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
 ) -> PeakMemory:
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
-
-    def counted(recorder: Recorder) -> None:
-        recorder.tape.log = MemoryLog()
-        record(recorder)
-
     with _state_stays(optimizer):
-        made = Rehearsal(rehearse(net, counted), False, recomputes=level != "none")
+        recorder = rehearse(net, record, log=MemoryLog())
+        made = Rehearsal(recorder, False, recomputes=level != "none")
         memory = made.at(level).memory
-    del made
+    del made, recorder
     forget_rehearsals()
     return memory
 
@@ -352,16 +405,9 @@ def logged_step(
     """The memory of forward and backward by the layers, and sample shapes of outputs by name."""
     plan, log = net._execution_plan(), MemoryLog()
     feed = ones(plan, batch_size, net.device, extent)
-    shapes: dict[str, list[Shape]] = {}
-
-    def record(recorder: Recorder) -> None:
-        recorder.tape.log = log
-        recorder.rehearsed_step(feed, None)
-        shapes.update(recorder.shapes)
-
     with net._unfilled(), expect_recorded("net.summary"):
-        rehearse(net, record, plan)
-    return log, shapes
+        made = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, None), plan, log)
+    return log, made.shapes
 
 
 def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
@@ -380,65 +426,3 @@ def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
 def _objects(call: Call) -> float:
     """Calls that ``call`` takes the memory of: one in a lane three fifths, as no report has it."""
     return 0.6 * call.parts if call.name == "lanes" else float(call.parts)
-
-
-def _calls(recording: Recording, turns: int, walks: int) -> int:
-    """Calls of ``turns`` programs: the last one is ``recording``, the others have no update."""
-    calls = sum(map(_objects, recording.calls))
-    walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
-    return round(calls + (turns - 1) * walked // walks)
-
-
-def _memory(
-    recorder: Recorder, recording: Recording, at_once: bool, turns: int, walks: int
-) -> PeakMemory:
-    """The memory of ``turns`` programs that share arena and plans, the last one ``recording``.
-
-    It walks through the net ``walks`` times, the others once and without an update.
-    """
-    tape = recorder.tape
-    floats = [value for param, value in recorder.params if param.name not in recorder.held]
-    params = {id(value): value.nbytes for value in floats} | recorder.held.sizes()
-    # That of small parameters lies side by side.
-    roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
-    state = {id(root): root.nbytes for root in roots}
-    used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
-    tokens = [tape.tokens[token] for token in sorted(used)]
-    tokens = [token for token in tokens if token.held is not None]
-    held = {id(token.held): token.nbytes for token in tokens}
-    # Weights that lie in another order are known by their memory.
-    lying = [*(value for _, value in recorder.params), *recorder.held.arrays]
-    own = {*params, *state, *map(id, lying), *(id(root_of(value)) for value in lying)}
-    other = [size for key, size in held.items() if key not in own]
-    folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
-    other += [tape.tokens[token].nbytes for token in folded]
-    other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
-    program = 0
-    if tape.lowering is ON_HOST:
-        # Python's objects are no memory of a device.
-        bindings = len(recording.bound)
-        executions = bindings + (turns - 1) * bindings // walks
-        program = _calls(recording, turns, walks) * CALL_BYTES + executions * EXECUTION_BYTES
-    plans, wide = len(recording.recipes), recording.is_wide
-    # Functions that LLVM compiled are counted where that was done.
-    compiled = once_bytes() if tape.lowering is ON_HOST and recording.is_compiled else 0
-    arena, first = _arena_bytes(recording, tape.tokens), 0
-    if not at_once and tape.log is not None:
-        # When the step by the layers takes most, neither all state nor all plans are made.
-        most, moment = tape.log.peak("input", "array", "scratch", "state")
-        later = plans * (1 - moment.calls / max(1, len(tape.calls)))
-        by_layers = most - tape.log.peak("state")[0] - round(later * PLAN_BYTES[wide])
-        first = max(0, by_layers - arena - program)
-    return PeakMemory(
-        {
-            "arena": arena,
-            "parameters": sum(params.values()),
-            "optimizer state": sum(state.values()),
-            "other": sum(other),
-            "program": program,
-            "kernels": plans * PLAN_BYTES[wide]
-            + PRODUCTS_BYTES[wide] * recording.is_recurrent
-            + compiled,
-            "first step": first,
-        }
-    )

@@ -17,6 +17,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.model import Measure
 from singanet.engine.plan import Plan
 from singanet.engine.step import tell
+from singanet.engine.timeline import MemoryLog
 from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
@@ -389,15 +390,21 @@ class Recorder:
         call.barrier = True
 
 
-def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = None) -> Recorder:
+def rehearse(
+    net: Net,
+    record: Callable[[Recorder], None],
+    plan: Plan | None = None,
+    log: MemoryLog | None = None,
+) -> Recorder:
     """Let ``record`` write down what it wants of ``net``.
 
-    ``plan`` is a part of the net's, None for all of it.
+    ``plan`` is a part of the net's, None for all of it; ``log`` notes what the layers would take.
 
     Raises `NotRecordableError`, and what the net refuses.
     """
     with no_collections():
         recorder = Recorder(net, plan)
+        recorder.tape.log = log
         with small_pages(), recorder.held.standing_in():
             record(recorder)
     return recorder
