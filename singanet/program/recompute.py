@@ -10,22 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from singanet.engine.recompute.by_layers import Decision, by_blocks, decisions
-from singanet.engine.recompute.units import (
-    Plans,
-    Unit,
-    UnitOp,
-    Units,
-    UnitWay,
-    again_before,
-    dropped_alone,
-    forced,
-    lowered,
+from singanet.engine.recompute.by_layers import (
+    WHYS,
+    Decision,
+    Level,
+    by_blocks,
+    decisions,
+    order_at,
 )
+from singanet.engine.recompute.units import Plans, Unit, UnitOp, Units, UnitWay, again_before
 from singanet.errors import ArgumentError, brief
 from singanet.params.storage import SMALL
 from singanet.program.cost import NEVER, bytes_of, passes_of
@@ -410,13 +407,7 @@ def _led(call: Call, led: Mapping[int, int]) -> Call:
     )
 
 
-Recompute = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
-"""Nothing; what waits for memory; all but what goes on between blocks; segments of a chain; the
-least memory; within so many bytes."""
-
-_LEVELS: tuple[Literal["none", "cheap", "blocks", "sqrt", "optimal"], ...] = (
-    "none", "cheap", "blocks", "sqrt", "optimal",
-)  # fmt: skip
+Recompute = Level
 
 _TRIES = 8
 """Plans tried for a number of bytes: an arena takes a little other than the model of its units."""
@@ -427,14 +418,13 @@ _APART = 0.985
 
 def checked_recompute(where: str, value: object) -> Recompute:
     """``value``, if it is a level. Errors: anything else."""
-    for level in _LEVELS:
-        if isinstance(value, str) and value == level:
-            return level
+    if isinstance(value, str) and value in WHYS:
+        return cast("Recompute", str(value))
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ArgumentError(
         f"{where}, recompute",
-        expected=f"{', '.join(map(repr, _LEVELS))}, or the bytes that the arena may take",
+        expected=f"{', '.join(map(repr, WHYS))}, or the bytes that the arena may take",
         received=brief(value),
         advice="start with recompute='cheap'; program.report() tells what it saves",
     )
@@ -499,7 +489,7 @@ def _bytes(level: Recompute) -> int:
     return level if isinstance(level, int) else -1
 
 
-_Plan = Callable[[Units, Plans], list[UnitOp]]
+_Plan = Callable[[Plans], list[UnitOp]]
 _Traced = list[tuple[TracedUnits, Plans]]
 
 
@@ -572,34 +562,24 @@ class Choice:
         self._traced = self._first
         if not self._traced:
             return
-        if level == "none":
-            yield (lambda units, _: dropped_alone(units, forced(units))), ""
-        elif level == "cheap":
-            yield (lambda units, _: lowered(units)), "takes little time"
-        elif level == "blocks":
-            yield (lambda units, _: by_blocks(units)), "in a block that runs again"
-        elif level == "sqrt":
-            yield (lambda _, plans: plans.segments()), "in a segment that runs again"
-        elif level == "optimal":
-            yield (lambda _, plans: plans.ways[-1].ops), "for the least memory"
-        else:
+        if isinstance(level, int):
             yield from self._within(level, reached)
+        else:
+            yield partial(order_at, level), WHYS[level]
 
     def _within(self, budget: int, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
         goal, least = budget - self._beside, max(plans.ways[-1].nbytes for _, plans in self._first)
         for _ in range(_TRIES):
             if goal <= least:
                 break
-            yield partial(_quickest, goal), "least time within the bytes"
+            yield partial(order_at, goal), "least time within the bytes"
             goal -= max(reached[-1] - budget, goal // 200)
-        yield partial(_quickest, least), "least time within the bytes"
+        yield partial(order_at, least), "least time within the bytes"
 
     def calls(self, plan: _Plan) -> list[Call]:
         """The calls by ``plan``; what turns out not to be repeatable is kept."""
         while True:
-            runs = [
-                (traced, again_before(plan(traced.units, plans))) for traced, plans in self._traced
-            ]
+            runs = [(traced, again_before(plan(plans))) for traced, plans in self._traced]
             try:
                 return with_runs(self._kept.calls, runs, self._tokens)
             except CannotRepeatError as error:
@@ -610,16 +590,12 @@ class Choice:
         """The decision of ``plan`` on each layer."""
         found = []
         for traced, plans in self._traced:
-            found += decisions(traced.units, plan(traced.units, plans), why)
+            found += decisions(traced.units, plan(plans), why)
         return tuple(found)
 
 
 def _plans(traced: TracedUnits) -> Plans:
     return Plans(traced.units, by_blocks(traced.units))
-
-
-def _quickest(goal: int, _: Units, plans: Plans) -> list[UnitOp]:
-    return plans.quickest(goal).ops
 
 
 class CannotKeepError(ArgumentError):

@@ -195,7 +195,29 @@ def _crossing(units: Units) -> Ints:
 
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
-"""See `singanet.program.recompute`; bytes are those of activations and gradients."""
+"""Nothing; what waits for memory; all but what goes on between blocks; segments of a chain; the
+least memory; within so many bytes, by the layers of activations and gradients."""
+
+WHYS = {
+    "none": "", "cheap": "takes little time", "blocks": "in a block that runs again",
+    "sqrt": "in a segment that runs again", "optimal": "for the least memory",
+}  # fmt: skip
+"""Why units run again, by the level."""
+
+
+def order_at(level: Level, plans: Plans) -> list[UnitOp]:
+    """The step at ``level``; the one of fewest bytes if none is within a number of bytes."""
+    units = plans.units
+    if level == "none":
+        return dropped_alone(units, forced(units))
+    if level == "cheap":
+        return lowered(units)
+    if level == "blocks":
+        return by_blocks(units)
+    if level == "sqrt":
+        return plans.segments()
+    return plans.ways[-1].ops if level == "optimal" else plans.quickest(level).ops
+
 
 _ADDS_A_BYTE = 2
 """Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
@@ -279,18 +301,14 @@ def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
 
     Before, bytes are kept to by blocks: the way with the least memory takes many times as long.
     """
-    if level == "none":
-        return dropped_alone(units, forced(units))
-    if level == "cheap":
-        return lowered(units)
-    if level == "blocks" or (isinstance(level, int) and not known):
-        return by_blocks(units)
+    if level in ("none", "cheap", "sqrt"):
+        return order_at(level, Plans(units))
     blocks = by_blocks(units)
+    if level == "blocks" or (isinstance(level, int) and not known):
+        return blocks
     plans = Plans(units, blocks)
-    if level == "sqrt":
-        return plans.segments()
-    goal = plans.least() if level == "optimal" else max(level, plans.least())
-    made = plans.quickest(goal).ops
+    goal = max(level, plans.least()) if isinstance(level, int) else plans.least()
+    made = order_at(goal, plans)
     # The walk back takes about twice the time of what it walks through.
     back = 2 * sum(unit.time for unit in units.units)
     hardly = units.time(blocks) + back <= _SPARING * (units.time(made) + back)

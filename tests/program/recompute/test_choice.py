@@ -235,7 +235,8 @@ def drop_all(monkeypatch, seed=0):
             # One order each, though it is asked twice: for the calls and for the table.
             known = {}
 
-            def plan(units, plans):
+            def plan(plans):
+                units = plans.units
                 if id(units) not in known:
                     known[id(units)] = units, at_random(units)
                 return known[id(units)][1]
