@@ -26,8 +26,9 @@ from singanet.engine.recompute.units import (
     dropped_alone,
     forced,
     lowered,
+    series,
 )
-from singanet.engine.timeline import Ints, Timeline
+from singanet.engine.timeline import Timeline
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.grads import LayerGradients
@@ -153,7 +154,7 @@ def by_blocks(units: Units) -> list[UnitOp]:
     for its backward is there for one block at a time. Layers whose outputs no backward wants, the
     last product of a block for example, do not run again.
     """
-    cuts = _cuts(units)
+    cuts = [*series(units, _crossing(units)), len(units)]
     steps = (_step(units, [*cuts[:-1:each], cuts[-1]]) for each in _TOGETHER)
     return min(steps, key=units.peak)
 
@@ -169,18 +170,7 @@ def _step(units: Units, cuts: list[int]) -> list[UnitOp]:
     return ops
 
 
-def _cuts(units: Units) -> list[int]:
-    """Where blocks begin, and the end of the last one: each has a product in it."""
-    count, cuts, dear, crossing = len(units), [0], False, _crossing(units)
-    for k in range(1, count):
-        dear |= units.units[k - 1].dear
-        if dear and crossing[k] <= 1:
-            cuts.append(k)
-            dear = False
-    return [*cuts, count]
-
-
-def _crossing(units: Units) -> Ints:
+def _crossing(units: Units) -> list[int]:
     """How many values go on from before each unit to it or later ones, but those for all."""
     readers: dict[int, list[int]] = {}
     for at, unit in enumerate(units.units):
@@ -191,7 +181,7 @@ def _crossing(units: Units) -> Ints:
         for value, at in units.maker.items()
         if value in readers and value not in units.pinned and len(readers[value]) <= _SHARED
     ]
-    return Timeline.of(pieces).live(len(units) + 1)
+    return Timeline.of(pieces).live(len(units) + 1).tolist()
 
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int

@@ -370,26 +370,33 @@ class _Chain:
         return ops
 
 
+def series(units: Units, crossing: Sequence[int]) -> list[int]:
+    """Where stages begin that one value or none enters: each has a product in it, but the last.
+
+    ``crossing`` is how many values go on from before each unit.
+    """
+    cuts, dear = [0], False
+    for k in range(1, len(units)):
+        dear |= units.units[k - 1].dear
+        if dear and crossing[k] <= 1:
+            cuts.append(k)
+            dear = False
+    return cuts
+
+
 def _cuts(units: Units) -> list[int]:
     """Where stages begin, and the end of the last one.
 
     Series-parallel nets are cut where a single value goes on. What is between is divided where the
     fewest bytes go on, if it is long; short runs that take little time join what follows.
     """
-    count = len(units)
-    series = [k for k in range(1, count) if units.crossing[k][0] <= 1]
-    cuts = [0, *series, count]
-    whole: list[int] = [0]
-    for cut in cuts[1:-1]:
-        inside = units.units[whole[-1] : cut]
-        if any(unit.dear for unit in inside) and len(inside) > 0:
-            whole.append(cut)
-    if len(whole) == 1 and len(cuts) > 2:
+    crossing = [values for values, _ in units.crossing]
+    whole = series(units, crossing)
+    if len(whole) == 1:
         # Nothing dear: all cuts serve.
-        whole = cuts[:-1]
-    ends = [*whole, count]
+        whole += [k for k in range(1, len(units)) if crossing[k] <= 1]
     made = [0]
-    for first, last in pairwise(ends):
+    for first, last in pairwise([*whole, len(units)]):
         made += _divided(units, first, last)
     while len(made) - 1 > _MANY_STAGES:
         made = [*made[:-1:2], made[-1]]
