@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder, DraftModel
-    from singanet.engine.peak_memory import PeakMemory
+    from singanet.engine.timeline import PeakMemory
     from singanet.gradients.first_order import Directions, N, Names, Y
     from singanet.layers.layer import Layer
     from singanet.loss import Loss, MultiLoss

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.base.elsewhere import is_library, names_of
 from singanet.base.kinds import bytes_text, text_table
 from singanet.base.notebooks import Shown, html_table
-from singanet.engine.peak_memory import PeakMemory
+from singanet.engine.timeline import PeakMemory
 from singanet.layers import (
     RNN,
     Activation,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from singanet.engine.net import Net
-    from singanet.engine.peak_memory import PeakMemory
+    from singanet.engine.timeline import PeakMemory
     from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.memory import PlannedStep
     from singanet.program.recompute import Recompute

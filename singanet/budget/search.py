@@ -13,7 +13,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.heap import large_arrays_apart
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way
-from singanet.engine.peak_memory import PeakMemory
+from singanet.engine.timeline import PeakMemory
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
 from singanet.loss.loss import losses_of
 from singanet.offload.offloaded import is_large, least_keep

@@ -21,7 +21,7 @@ from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state
 from singanet.device import Device
-from singanet.engine.peak_memory import PeakMemory
+from singanet.engine.timeline import PeakMemory
 from singanet.errors import (
     ArgumentError,
     CallOrderError,

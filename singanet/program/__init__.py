@@ -14,7 +14,7 @@ from singanet.base.elsewhere import names_when_asked
 from singanet.program.programs import Programs
 
 if TYPE_CHECKING:  # else when they are asked for: every net imports this room
-    from singanet.engine.peak_memory import PeakMemory
+    from singanet.engine.timeline import PeakMemory
     from singanet.program import tuning as tuning
     from singanet.program.program import Program
     from singanet.program.report import ProgramReport

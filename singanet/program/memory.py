@@ -20,9 +20,8 @@ from singanet.engine.backward import ones, root_of
 from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
 from singanet.engine.model import Measure, StepRequest
-from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
-from singanet.engine.timeline import MemoryLog
+from singanet.engine.timeline import MemoryLog, PeakMemory
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.loss.head_loss import MultiLoss
 from singanet.ops import ops_for

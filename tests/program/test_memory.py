@@ -9,7 +9,7 @@ import pytest
 import singanet
 from singanet.base import heap
 from singanet.device import cpu
-from singanet.engine.peak_memory import PeakMemory
+from singanet.engine.timeline import PeakMemory
 from singanet.errors import ArgumentError
 from singanet.initializer import Gaussian, Orthogonal
 from singanet.layers import Activation, Conv2D, Dense, Dropout, Flatten
