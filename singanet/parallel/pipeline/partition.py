@@ -238,16 +238,14 @@ def measured(net: Net) -> list[Cost]:
         plan = net._execution_plan()
         best = [float("inf")] * len(plan.steps)
         for _ in range(3):
-            seconds, nbytes = _one_pass(net, plan)
-            best = [min(pair) for pair in zip(best, seconds, strict=True)]
-        held = [float(sum(p.nbytes for p in s.layer.params.values())) for s in plan.steps]
-    made = zip(best, nbytes, held, strict=True)
-    return [Cost(time / _SAMPLES, size / _SAMPLES, own) for time, size, own in made]
+            best = [min(pair) for pair in zip(best, _one_pass(net, plan), strict=True)]
+    made = zip(counted(net), best, strict=True)
+    return [cost._replace(work=seconds / _SAMPLES) for cost, seconds in made]
 
 
-def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
-    """Seconds of each step forward and backward, and the bytes of its outputs."""
-    keeps, seconds, nbytes = plan.keeping(()), [], []
+def _one_pass(net: Net, plan: Plan) -> list[float]:
+    """Seconds of each step forward and backward."""
+    keeps, seconds = plan.keeping(()), []
     arrays: dict[int, Any] = {}
     contexts: list[Any] = []
     for i, step in enumerate(plan.steps):
@@ -268,7 +266,6 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
         y, ctx = run_step(step, x, {}, net.device.ops, net.rng, step.in_training, keeps[i])
         seconds.append(perf_counter() - began)
         parts = y if step.many_out else [y]
-        nbytes.append(float(sum(part.nbytes for part in parts)))
         arrays |= dict(zip(step.out_slots, parts, strict=True))
         contexts.append(ctx)
     places = {step.name: i for i, step in enumerate(plan.steps)}
@@ -277,7 +274,7 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
     for item in BackwardWalk(plan, contexts, start, ()).run():
         seconds[places[item.layer]] += perf_counter() - began
         began = perf_counter()
-    return seconds, nbytes
+    return seconds
 
 
 def _too_many(stages: int, steps: int) -> ArgumentError:
