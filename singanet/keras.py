@@ -237,6 +237,7 @@ class _Call:
     reads: list[tuple[Key, int]]
     given: dict[str, Any]
     mask: tuple[Key, int] | None = None
+    integers: bool = False
 
 
 class _Model:
@@ -428,6 +429,7 @@ class _Model:
             self.prefix,
             call.given,
             any(symbol.mask is not None for symbol in _masking(kind, sources)),
+            integers=call.integers,
         )
         made = table[kind].drawn(described)
         described.expect_all_taken()
@@ -497,7 +499,9 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
     mask = _history(kept.pop("mask")) if _is_tensor(kept.get("mask")) else None
     if any(_is_tensor(value) for value in kept.values()):
         raise unknown(f"{where}, layer {name!r}", "no states or other masks", str([*kept])[:60])
-    return _Call((name, index), entry, reads, kept, mask)
+    types = [str(arg["config"].get("dtype")) for arg in args if _is_tensor(arg)]
+    integers = not all(each.startswith(("float", "bfloat")) for each in types)
+    return _Call((name, index), entry, reads, kept, mask, integers)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -103,6 +103,7 @@ CATALOGUE = {
     "RepeatVector": (lambda n: layers.RepeatVector(n, 3), [(5,)]),
     "RMSNorm": (lambda n: layers.RMSNorm(n, epsilon=1e-4), [(4, 5)]),
     "RNN": (lambda n: layers.RNN(n, 3, "tanh", return_state=True), [SEQUENCE]),
+    "Resize": (lambda n: layers.Resize(n, (3, None), interpolation="cubic"), [IMAGE]),
     "Reshape": (lambda n: layers.Reshape(n, (3, -1)), [IMAGE]),
     "Scale": (layers.Scale, [IMAGE]),
     "SeparableConv1D": (lambda n: layers.SeparableConv1D(n, 3, 3, 2), [(2, 6)]),

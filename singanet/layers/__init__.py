@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         MaxPooling1D,
         MaxPooling2D,
         MaxPooling3D,
+        Resize,
         Upsampling2D,
     )
     from singanet.layers.reducing import Expand, Gather, Reduce, RepeatVector, TopIndices
@@ -216,6 +217,7 @@ __all__ = [
     "RelativePositions",
     "RepeatVector",
     "Reshape",
+    "Resize",
     "RotaryEmbedding",
     "Scale",
     "SeparableConv1D",

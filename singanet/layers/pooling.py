@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import is_int
+from singanet.base.arguments import checked_number, is_int, is_number
 from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, brief
 from singanet.layers.context import Context
@@ -22,7 +23,7 @@ from singanet.layers.geometry import (
     expect_image,
     sizes,
 )
-from singanet.layers.layer import Layer, Name, expect_one_of
+from singanet.layers.layer import Layer, Name, expect_one_input, expect_one_of
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shape, Shapes
@@ -698,3 +699,182 @@ class Upsampling2D(Layer):
         if self.interpolation == "nearest":
             return ctx.ops.upsample_nearest_backward(dy, self.size), {}
         return ctx.ops.upsample_bilinear_backward(dy, self.size), {}
+
+
+_KERNELS = ("nearest", "linear", "cubic")
+_COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"
+)  # fmt: skip
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+class Resize(Layer):
+    """A layer that interpolates the last axes of each sample to the extents ``size``.
+
+    Position i of m reads position x of n, with the scale s of the axis: (i + ½) / s - ½ for
+    "half_pixel", i (n - 1) / (s n - 1) for "align_corners", i / s for "asymmetric". Positions
+    outside repeat the border. These are the modes of ONNX' Resize.
+
+    Args:
+        name: Name of the layer, a string.
+        size: An extent for each of the last axes; None preserves one.
+        interpolation: "nearest", "linear" or "cubic".
+        coordinates: "half_pixel", "half_pixel_symmetric" (the same with whole scales),
+            "pytorch_half_pixel" (the same but 0 for one position), "align_corners" or "asymmetric".
+        rounding: For "nearest" "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil".
+        scales: Number for each axis, the scale if it is not the ratio of the extents.
+        cubic: The coefficient of Keys' cubic kernel; -0.75 in PyTorch, -0.5 in TensorFlow.
+        antialias: Whether kernels are as wide as the positions of the output are far apart.
+        exclude_outside: Whether positions outside have no weight.
+        input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 32, 32))
+        >>> singanet.layers.Resize(size=(24, 40))(x).shape
+        (3, 24, 40)
+    """
+
+    def __init__(
+        self,
+        name: Name = None,
+        size: Any = REQUIRED,
+        *,
+        interpolation: str = "linear",
+        coordinates: str = "half_pixel",
+        rounding: str = "round_prefer_floor",
+        scales: Any = None,
+        cubic: float = -0.75,
+        antialias: bool = False,
+        exclude_outside: bool = False,
+        input_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_shape)
+        extents: Any = [size] if is_int(size) else size
+        several = isinstance(extents, (tuple, list)) and len(extents) > 0
+        if not several or not all(extent is None or is_int(extent) for extent in extents):
+            raise ArgumentError(
+                f"layer {name!r}, argument size",
+                expected="a positive int or None for each of the last axes",
+                received=brief(size),
+                advice="pass size=(height, width) for images",
+            )
+        given = [None] * len(extents) if scales is None else scales
+        listed = isinstance(given, (tuple, list)) and len(given) == len(extents)
+        if not listed or not all(s is None or (is_number(s) and s > 0) for s in given):
+            raise ArgumentError(
+                f"layer {name!r}, argument scales",
+                expected="a positive number or None for each extent of size",
+                received=brief(scales),
+                advice="omit it, for the ratios of the extents",
+            )
+        self.size = tuple(extents)
+        self.scales = None if scales is None else tuple(given)
+        self.interpolation = expect_one_of(name, "interpolation", interpolation, _KERNELS)
+        self.coordinates = expect_one_of(name, "coordinates", coordinates, _COORDINATES)
+        self.rounding = expect_one_of(name, "rounding", rounding, tuple(_ROUNDINGS))
+        self.cubic = checked_number(
+            f"layer {name!r}, argument cubic", cubic, "a number", lambda a: True,
+            "-0.75 is PyTorch's, -0.5 TensorFlow's",
+        )  # fmt: skip
+        self.antialias, self.exclude_outside = bool(antialias), bool(exclude_outside)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """A sample shape of at least as many axes → the same with the extents ``size`` last."""
+        shape = expect_one_input(self, in_shapes)
+        first = len(shape) - len(self.size)
+        if first < 0 or min(shape, default=0) < 1:
+            raise self.shape_error(
+                f"samples of at least {len(self.size)} axes of known extents",
+                f"sample shape {shape}",
+                "put Reshape before it",
+            )
+        wanted = zip(self.size, shape[first:], strict=True)
+        return (*shape[:first], *(n if size is None else int(size) for size, n in wanted))
+
+    def found(self) -> list[tuple[int, Array]]:
+        """Return each resized axis, batch included, with the matrix (m, n) of its weights.
+
+        They are computed for the first sample, not in `setup`: a file may declare any extent.
+        """
+        ins: Any = self.in_shapes
+        outs: Any = self.out_shapes
+        first = len(ins) - len(self.size)
+        found = []
+        for k, n in enumerate(ins[first:]):
+            m, scale = outs[first + k], None if self.scales is None else self.scales[k]
+            if self.size[k] is not None and (m != n or scale not in (None, 1)):
+                found.append((first + k + 1, self._matrix(n, m, scale or m / n)))
+        return found
+
+    def _matrix(self, n: int, m: int, scale: float) -> Array:
+        x = _source(n, m, scale, self.coordinates)
+        if self.interpolation == "nearest":
+            near = np.clip(_ROUNDINGS[self.rounding](x), 0, n - 1).astype(int)
+            return np.asarray(near[:, None] == np.arange(n), np.float64)
+        reach = 1 if self.interpolation == "linear" else 2
+        narrow = min(scale, 1.0) if self.antialias else 1.0
+        steps = np.arange(int(np.floor(-reach / narrow)) + 1, int(np.ceil(reach / narrow)) + 1)
+        first = np.floor(x).astype(int)
+        places = first[:, None] + steps
+        t = np.abs((steps - (x - first)[:, None]) * narrow)
+        weights = np.maximum(1.0 - t, 0.0) if reach == 1 else _keys(t, self.cubic)
+        if self.exclude_outside:
+            weights = np.where((places >= 0) & (places < n), weights, 0.0)
+        if self.antialias or self.exclude_outside:
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        matrix = np.zeros((m, n))
+        np.add.at(matrix, (np.arange(m)[:, None], np.clip(places, 0, n - 1)), weights)
+        return matrix
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """Return the interpolated samples; no array is saved."""
+        for axis, matrix in self.found():
+            if self.interpolation == "nearest":
+                x = x.take(ctx.ops.xp.asarray(matrix.argmax(axis=1)), axis=axis)
+            else:
+                x = _along(ctx.ops, x, ctx.ops.xp.asarray(matrix, x.dtype), axis)
+        return x
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Add each gradient to the positions that it was interpolated from, by their weights."""
+        for axis, matrix in self.found():
+            dy = _along(ctx.ops, dy, ctx.ops.xp.asarray(matrix.T, dy.dtype), axis)
+        return dy, {}
+
+
+def _source(n: int, m: int, scale: float, coordinates: str) -> Array:
+    """Return the position in the input, a float, of each of ``m`` positions."""
+    at = np.arange(m, dtype=np.float64)
+    whole = scale * n
+    if coordinates == "asymmetric":
+        return at / scale
+    if coordinates == "align_corners":
+        return at * (n - 1) / (whole - 1) if whole != 1 else 0.0 * at
+    if coordinates == "pytorch_half_pixel" and whole == 1:
+        return 0.0 * at
+    offset = n / 2 * (1 - m / whole) if coordinates == "half_pixel_symmetric" else 0.0
+    return offset + (at + 0.5) / scale - 0.5
+
+
+def _keys(t: Array, a: float) -> Array:
+    """Return Keys' cubic kernel at the distances ``t``."""
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+
+
+@in_float32
+def _along(ops: Ops, x: Array, matrix: Array, axis: int) -> Array:
+    """Return the product of ``matrix`` with the vectors of ``x`` along ``axis``."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    rows, extent = prod(before), x.shape[axis]
+    if not after:
+        y = ops.matmul(x.reshape(rows, extent), matrix.T)
+    else:
+        y = ops.matmul(matrix, x.reshape(rows, extent, prod(after)))
+    return y.reshape(*before, len(matrix), *after)

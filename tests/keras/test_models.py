@@ -181,6 +181,14 @@ CALLS = {
     "norms of steps": (STEPS, lambda: [
         kl.BatchNormalization(axis=1), kl.LayerNormalization(axis=[1, 2]),
         kl.Normalization(axis=1, mean=range(8), variance=range(1, 9))]),
+    "Resizing": (IMAGE, lambda: [
+        kl.Resizing(12, 5), kl.Resizing(7, 8, "nearest"), kl.Resizing(4, 5, antialias=True)]),
+    "Resizing to a ratio": (IMAGE, lambda: [
+        kl.Resizing(6, 6, crop_to_aspect_ratio=True),
+        kl.Resizing(4, 12, pad_to_aspect_ratio=True, fill_value=0.5)]),
+    "CenterCrop": (IMAGE, lambda: [kl.CenterCrop(6, 5), kl.CenterCrop(8, 4)]),
+    "repeated": (VOLUME, lambda: [kl.UpSampling3D((1, 2, 3)), kl.Reshape((10, 144)),
+                                  kl.UpSampling1D(2)]),
     "bilinear": (IMAGE, lambda: kl.UpSampling2D((2, 3), interpolation="bilinear")),
     "depth dropped": (IMAGE, lambda: kl.Dropout(0.3, noise_shape=(None, 1, 1, 1))),
     "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
@@ -384,6 +392,7 @@ def test_what_was_compiled_stays_behind(tmp_path):
         (IMAGE, lambda: lambda x: x[:, 1], "slices of vectors or sequences"),
         (IMAGE, lambda: kl.AveragePooling2D((2, 3), 2, "same"), "padding='valid'"),
         (STEPS, lambda: kl.RMSNormalization(axis=1), "the last axes"),
+        (IMAGE, lambda: kl.Resizing(3, 3, "bicubic"), "interpolation='bilinear'"),
         (STEPS, lambda: kl.LSTM(3, bias_regularizer="l1"), "an L2 bias_regularizer"),
         (STEPS, lambda: kl.GRU(3, bias_constraint="max_norm"), "bias_constraint"),
         (STEPS, lambda: kl.LSTM(3, kernel_constraint="non_neg"), "kernel_constraint"),

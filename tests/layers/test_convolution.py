@@ -1,4 +1,4 @@
-"""Convolutions of one to three axes, transposed, depthwise and separable; Upsampling2D."""
+"""Convolutions of one to three axes, transposed, depthwise and separable; sizes of images."""
 
 import inspect
 from functools import partial
@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from singanet import layers
 from singanet.errors import ArgumentError, ShapeError, SignatureError, UnknownNameError
-from singanet.layers import Conv1D, Conv2D, Conv2DTranspose, Conv3D, DepthwiseConv2D, Upsampling2D
+from singanet.layers import (
+    Conv1D,
+    Conv2D,
+    Conv2DTranspose,
+    Conv3D,
+    DepthwiseConv2D,
+    Resize,
+    Upsampling2D,
+)
 from singanet.net import FeedForwardNet
 from singanet.ops.numpy import windows
 from singanet.testing import LayerCase, check_net_gradients
@@ -142,6 +150,12 @@ def bilinear(x, factors):
     return y
 
 
+def lines(n, m):
+    """The weights of ``n`` positions in each of ``m``, on lines between their centres."""
+    at = (np.arange(m) + 0.5) * n / m - 0.5
+    return np.array([np.interp(at, range(n), one) for one in np.eye(n)]).T
+
+
 IMAGE, WIDE = (2, 6, 5), (2, 8, 9)
 EVERYTHING = {"pad": ((1, 2), 0, (0, 1)), "padding_mode": "circular", "use_bias": False}
 IN_BANDS = depthwise((2, 7, 6), (0, 2), kernel=(2, 3), stride=(2, 1), dilation=(3, 1), pad=(0, 2),
@@ -207,6 +221,11 @@ CASES = {
     "separable, one channel": separable((1, 5, 4), 2, 0, border_mode="valid", use_bias=False),
     "separable 1D": separable((2, 5), 3, ((2, 0),), kernel=2, dilation=2, border_mode="causal",
                               depth_multiplier=2),
+    "resized": case(lambda: Resize("it", (5, 2)), (2, 3, 4), lambda p, x: np.einsum(
+        "ih,nchw,jw->ncij", lines(3, 5), x, lines(4, 2))),
+    "resized, nearest": case(
+        lambda: Resize("it", (6,), interpolation="nearest", coordinates="asymmetric"), (2, 4),
+        lambda p, x: x[..., [0, 1, 1, 2, 3, 3]]),
     "nearest": case(lambda: Upsampling2D("up", (2, 3)), (2, 3, 4),
                     lambda p, x: np.kron(x, np.ones((2, 3)))),
     "bilinear": case(lambda: Upsampling2D("up", (2, 3), interpolation="bilinear"), (2, 3, 4),
@@ -333,6 +352,17 @@ PEERS = {
     "depthwise, multiplied": beside_depthwise(3, 2),
     "separable": (partial(layers.SeparableConv2D, "it", 6, 3, 2, pad=2, dilation=2, use_bias=False),
                   (4, 9, 8), both_convolutions),
+    **{f"resized, {mode}{' to corners' * corners}{' antialiased' * smooth}, {size}": (
+        partial(Resize, "it", size, interpolation="cubic" if mode == "bicubic" else "linear",
+                coordinates="align_corners" if corners else "half_pixel", antialias=smooth,
+                cubic=-0.5 if smooth else -0.75,
+                exclude_outside=smooth), (2, 4, 5, 3)[:len(size) + 1],
+        lambda f, x, p, size=size, mode=mode, corners=corners, smooth=smooth:
+        f.interpolate(x, size, mode=mode, align_corners=corners, antialias=smooth))
+       for mode, size, corners, smooth in (
+           ("linear", (7,), False, False), ("bilinear", (3, 9), True, False),
+           ("trilinear", (6, 3, 5), False, False), ("bicubic", (3, 9), False, False),
+           ("bilinear", (2, 3), False, True), ("bicubic", (2, 9), False, True))},
     **{f"{mode}, {size}": (partial(Upsampling2D, "it", size, mode=mode), (3, 5, 6),
                            lambda f, x, p, size=size, mode=mode:
                            f.interpolate(x, scale_factor=size, mode=mode))
@@ -509,6 +539,9 @@ BAD = [
     (DepthwiseConv2D, {"depth_multiplier": [0]}),
     (layers.SeparableConv2D, {"depth_multiplier": [0]}),
     (Upsampling2D, {"interpolation": ["bilinaer"], "size": [1.5]}),
+    (partial(Resize, size=(2, 2)), {"size": [0, (2, -1), "2"], "scales": [2, (1.0,), (0.0, 1.0)],
+                                    "interpolation": ["area"], "coordinates": ["corner"],
+                                    "rounding": ["up"], "cubic": ["keys"]}),
 ]  # fmt: skip
 CHANNELS, STEPS = r"\(channels, height, width\)", r"\(channels, length\)"
 WRONG_SHAPES = [
@@ -538,6 +571,7 @@ WRONG_SHAPES = [
     (DepthwiseConv2D("it", 5, border_mode="valid"), "expected images at least as large", (3, 4, 4)),
     (layers.SeparableConv2D("it", 3), CHANNELS, (4, 5)),
     (Upsampling2D("it"), f"expected .*{CHANNELS}", (3, 4)),
+    (Resize("it", (2, 2, 2)), "at least 3 axes", (3, 4)),
 ]  # fmt: skip
 
 

@@ -187,6 +187,7 @@ MEANS = {
     "AdaptiveAvgPooling2D": (lambda: of.AdaptiveAvgPooling2D("it", 2), (2, 5, 5)),
     "GlobalAvgPooling2D": (lambda: of.GlobalAvgPooling2D("it"), (2, 40, 40)),
     "Reduce": (lambda: of.Reduce("it", "mean", 1), (300, 2)),
+    "Resize": (lambda: of.Resize("it", (3, 6), coordinates="align_corners"), (2, 4, 4)),
     "Upsampling2D": (lambda: of.Upsampling2D("it", 2, interpolation="bilinear"), (2, 4, 4)),
 }
 

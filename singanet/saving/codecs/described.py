@@ -85,7 +85,8 @@ class _Noted(dict[str, Any]):
 class DescribedLayer:
     """A layer's config, with the sample shapes of its inputs.
 
-    ``call`` are its call's other arguments. ``masked``: some inputs have masks. ``marks`` are the
+    ``call`` are its call's other arguments. ``masked``: some inputs have masks. ``integers``: some
+    inputs are integers. ``marks`` are the
     weight groups of some of the layers built from it.
     """
 
@@ -97,6 +98,7 @@ class DescribedLayer:
     call: Mapping[str, Any] = field(default_factory=dict)
     masked: bool = False
     marks: dict[str, WeightGroup] = field(default_factory=dict)
+    integers: bool = False
 
     def __post_init__(self) -> None:
         for name in ("config", "call"):

@@ -17,11 +17,12 @@ from singanet.program.prediction.constant import FoldedConvolution
 from singanet.saving.codecs.arrays import Arrays, StoredArray, stored
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import QUANTIZED
-from singanet.saving.codecs.described import WHOLE, DescribedLayer
+from singanet.saving.codecs.described import WHOLE, DescribedLayer, unknown
 from singanet.saving.codecs.onnx import (
     STEPS,
     Converter,
     Form,
+    NoFormError,
     RefusedError,
     Tensor,
     Use,
@@ -410,6 +411,32 @@ def _write_adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     return g.reshape(y, (0, *layer._swapped(layer.out_shapes)))
 
 
+def _write_resize(g: WrittenGraph, layer: layers.Resize, xs: list[Value]) -> Value:
+    out: Any = layer.out_shapes
+    first = len(out) - len(layer.size)
+    modes: dict[str, Any] = {
+        "mode": layer.interpolation,
+        "coordinate_transformation_mode": layer.coordinates,
+        "nearest_mode": layer.rounding,
+        "cubic_coeff_a": layer.cubic,
+        "exclude_outside": int(layer.exclude_outside),
+    }
+    if layer.antialias:
+        if g.opset < 18:
+            raise NoFormError("antialias=True before opset 18")
+        modes["antialias"] = 1
+    if layer.scales is not None:
+        ins: Any = layer.in_shapes
+        factors = [*[1.0] * first, *(s or 1.0 for s in layer.scales)]
+        reached = [int(n * s) for n, s in zip(ins, factors, strict=True)]
+        if reached != list(out):
+            raise NoFormError(f"scales that give {reached} and not {list(out)}")
+        scales = g.constant([1.0, *factors], "scales", "float32")
+        return g.node("Resize", xs[0], None, scales, **modes)
+    size = g.node("Concat", g.extent(xs[0], 0), g.ints(out, "size"), axis=0, dtype=np.int64)
+    return g.node("Resize", xs[0], None, None, size, **modes)
+
+
 def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
     scales = g.constant([1.0, 1.0, *layer.size], "scales", "float32")
     nearest = layer.interpolation == "nearest"
@@ -474,23 +501,36 @@ def _read_resize(use: Use) -> Tensor:
             scales = [scales[axes.index(k)] if k in axes else 1.0 for k in range(rank)]
         elif sizes is not None:
             sizes = np.array([sizes[axes.index(k)] if k in axes else 0 for k in range(rank)])
+    wanted: list[int] | None = None
+    stretched = False
     if scales is None:
-        if sizes is None or use.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-            raise RefusedError("scales, or sizes to stretch to", "neither")
+        if sizes is None:
+            raise RefusedError("scales or sizes", "neither")
         dims = x.dims(7)
         scales = [int(w) / d if w else 1.0 for w, d in zip(sizes.tolist(), dims, strict=True)]
         if x.axis is not None:
             scales[x.axis] = 1.0
+        policy = use.attribute("keep_aspect_ratio_policy", "stretch")
+        wanted = [int(w) for w in sizes.tolist()]
+        stretched = policy == "stretch"
+        if not stretched:
+            # One scale, by which the smallest or the largest of the sizes is met.
+            ratios = [s for s, w in zip(scales, wanted, strict=True) if w]
+            one = min(ratios) if policy == "not_larger" else max(ratios)
+            wanted = [round(one * d) if w else 0 for w, d in zip(wanted, dims, strict=True)]
+            scales = [one if w else 1.0 for w in wanted]
     mode = use.attribute("mode", "nearest")
     usual = "half_pixel" if opset >= 11 else "asymmetric"
     where = use.attribute("coordinate_transformation_mode", usual)
-    rounding = use.attribute("nearest_mode", "round_prefer_floor")
+    rounding = use.attribute("nearest_mode", "round_prefer_floor" if opset >= 11 else "floor")
+    if where == "tf_crop_and_resize":
+        raise RefusedError("the whole image", where)
     factors = [round(s) for s in scales[-2:]]
     whole = list(scales) == [1.0] * (rank - 2) + factors and min(factors) >= 1
     fits = rank == 4 and whole and not use.attribute("antialias", 0)
     if mode == "nearest":
         # With integer factors these select the same pixels as repetition.
-        same = (where == "asymmetric" and (rounding == "floor" or opset < 11)) or (
+        same = (where == "asymmetric" and rounding == "floor") or (
             where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
             and rounding.startswith("round")
         )
@@ -499,12 +539,36 @@ def _read_resize(use: Use) -> Tensor:
         same = mode == "linear" and where in ("half_pixel", "pytorch_half_pixel")
         same = same and (where == "half_pixel" or min(x.sample[-2:]) > 1)
         how = "bilinear"
-    if not fits or not same:
-        raise RefusedError(
-            "integer factors of height and width, nearest (asymmetric, floor), linear (half_pixel)",
-            f"scales {list(scales)}, {mode}, {where}, {rounding}"[:160],
-        )
-    return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), interpolation=how))
+    if fits and same:
+        layer = layers.Upsampling2D(use.name(), tuple(factors), interpolation=how)
+        return over_last(use, x, 3, layer)
+    return _read_interpolated(use, x, scales, wanted, stretched, mode, where, rounding)
+
+
+def _read_interpolated(
+    use: Use, x: Tensor, scales: Sequence[float], wanted: Sequence[int] | None,
+    stretched: bool, mode: str, where: str, rounding: str,
+) -> Tensor:  # fmt: skip
+    """Convert to a `Resize` of all axes of the samples."""
+    size: list[int | None] = [None] * len(x.sample)
+    factors: list[float | None] = [None] * len(x.sample)
+    for axis, factor in enumerate(scales):
+        if axis == x.axis or (factor == 1 and (wanted is None or wanted[axis] == 0)):
+            if factor != 1:
+                raise RefusedError("an unchanged number of samples", f"{factor}")
+            continue
+        k = x.place(axis) - 1
+        extent = x.sample[k]
+        if extent < 1 or not factor > 0:
+            raise RefusedError("axes of known sizes, and positive scales", f"{factor}")
+        size[k] = int(extent * factor) if wanted is None else int(wanted[axis])
+        factors[k] = None if stretched else float(factor)
+    return use.make(
+        layers.Resize, x, size=size, interpolation=mode, coordinates=where, rounding=rounding,
+        scales=factors if any(factors) else None, cubic=use.attribute("cubic_coeff_a", -0.75),
+        antialias=bool(use.attribute("antialias", 0)),
+        exclude_outside=bool(use.attribute("exclude_outside", 0)),
+    )  # fmt: skip
 
 
 def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
@@ -531,6 +595,72 @@ def _upsampling(d: DescribedLayer) -> dict[str, Any]:
     if d.config["interpolation"] != "bilinear":
         d.expect(interpolation="nearest")
     return {"size": sizes(d, "size", 2), "interpolation": d.config["interpolation"]}
+
+
+def _repeated(d: DescribedLayer) -> list[Layer]:
+    """Repeat the positions along each axis; steps along the first of (T, F)."""
+    shape, axes = d.shapes[0], len(d.shapes[0]) - 1
+    extents = shape[:1] if axes == 1 else shape[1:]
+    size = [n * k for n, k in zip(extents, sizes(d, "size", axes), strict=True)]
+    modes: dict[str, Any] = {"interpolation": "nearest", "rounding": "round_prefer_ceil"}
+    return d.along_channels(layers.Resize(d.name, size, **modes))
+
+
+def _resizing(d: DescribedLayer) -> list[Layer]:
+    size = int(d.config["height"]), int(d.config["width"])
+    height, width = _sides(d)
+    made: list[Layer] = []
+    if d.config["crop_to_aspect_ratio"]:
+        made = _cropped(d, size)
+    elif d.config["pad_to_aspect_ratio"]:
+        d.expect(fill_mode="constant")
+        tall = max(height, int(float(width * size[0]) / size[1]))
+        wide = max(width, int(float(height * size[1]) / size[0]))
+        if (tall - height) % 2 or (wide - width) % 2:
+            # Keras' backends disagree about the odd row.
+            d.expect(pad_to_aspect_ratio=False)
+        ends = [((n - m) // 2,) * 2 for n, m in ((tall, height), (wide, width))]
+        value = float(d.config["fill_value"])
+        made = [layers.Pad(f"{d.name}_pad", ends, value=value)]
+    for key in ("crop_to_aspect_ratio", "pad_to_aspect_ratio", "fill_mode", "fill_value"):
+        d.config.get(key)
+    return [*made, _resized(d, size)]
+
+
+def _center_crop(d: DescribedLayer) -> list[Layer]:
+    """Crop images that are large enough; crop others to the ratio of the sides and resize them."""
+    size = int(d.config["height"]), int(d.config["width"])
+    more = [n - m for n, m in zip(_sides(d), size, strict=True)]
+    if min(more) < 0:
+        return [*_cropped(d, size), _resized(d, size)]
+    return [layers.Cropping(d.name, [(n // 2, n - n // 2) for n in more])]
+
+
+def _sides(d: DescribedLayer) -> tuple[int, int]:
+    if len(d.shapes[0]) != 3 or d.integers:
+        received = "integers" if d.integers else f"samples {d.shapes[0]}"
+        raise unknown(d.where, "images of floats", received)
+    _, height, width = d.shapes[0]
+    return height, width
+
+
+def _cropped(d: DescribedLayer, size: tuple[int, int]) -> list[Layer]:
+    """Crop to the ratio of the sides of ``size``."""
+    height, width = _sides(d)
+    tall = max(min(height, int(float(width * size[0]) / size[1])), 1)
+    wide = max(min(width, int(float(height * size[1]) / size[0])), 1)
+    ends = [((n - m) // 2, n - m - (n - m) // 2) for n, m in ((height, tall), (width, wide))]
+    return [layers.Cropping(f"{d.name}_crop", ends)]
+
+
+def _resized(d: DescribedLayer, size: tuple[int, int]) -> Layer:
+    way, smooth = d.config.get("interpolation", "bilinear"), bool(d.config.get("antialias", False))
+    if way == "nearest":
+        nearest: dict[str, Any] = {"interpolation": way, "rounding": "round_prefer_ceil"}
+        return layers.Resize(d.name, size, **nearest)
+    # Keras' backends disagree about cubic kernels.
+    d.expect(interpolation="bilinear")
+    return layers.Resize(d.name, size, antialias=smooth, exclude_outside=smooth)
 
 
 _KINDS = (
@@ -562,10 +692,21 @@ _POOLS = {"MaxPool": _read_pool("Max"), "AveragePool": _read_pool("Avg")}
 POOLING = (
     *(codec for axes in (1, 2, 3) for codec in _pooling_codecs(axes)),
     LayerCodec(
+        layers.Resize,
+        keras={
+            "Resizing": KerasClass(draw=_resizing, prepares=True),
+            "CenterCrop": KerasClass(draw=_center_crop, prepares=True),
+            "UpSampling1D": KerasClass(draw=_repeated),
+            "UpSampling3D": KerasClass(draw=_repeated),
+        },
+        onnx=_write_resize,
+        operators=_ENLARGED,
+    ),
+    LayerCodec(
         layers.Upsampling2D,
         keras=KerasClass(more=_upsampling),
         keras_name="UpSampling2D",
         onnx=_write_upsampling,
-        operators={**_ENLARGED, **_POOLS},
+        operators=_POOLS,
     ),
 )

@@ -132,6 +132,10 @@ WINDOWS = [
     (it(layers.SeparableConv2D, 5, 2, depth_multiplier=2, use_bias=False), [IMAGE]),
     (it(layers.SeparableConv2D, 5, 3, stride=2, dilation=(1, 2)), [IMAGE]),
     (it(layers.AdaptiveMaxPooling2D, (5, 3)), [IMAGE]),
+    *((it(layers.Resize, (3, 5), interpolation=mode, coordinates=at), [IMAGE], 17, 19)
+      for mode in ("linear", "cubic", "nearest") for at in ("align_corners", "half_pixel")),
+    (it(layers.Resize, (3, None), antialias=True, exclude_outside=True), [IMAGE], 19),
+    (it(layers.Resize, (13, 9), scales=(1.9, 1.5), coordinates="asymmetric"), [IMAGE]),
     *((it(layers.Upsampling2D, size, interpolation=mode), [IMAGE], 17, 19)
       for size in (2, (3, 1)) for mode in ("nearest", "bilinear")),
 ]  # fmt: skip
