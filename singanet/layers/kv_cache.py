@@ -181,9 +181,16 @@ class KVCache:
         including itself, and steps that no later one sees are removed. For shorter sequences the
         values after their last step have no meaning.
         """
-        starts = self.starts
-        ends, wanted = starts + new.shape[2], self._first_of(starts, last, self.spare)
-        kept = self._rows.get(key)
+        starts, kept = self.starts, self._rows.get(key)
+        ends = starts + new.shape[2]
+        if kept is not None and last is None and isinstance(starts, int):
+            # The usual case, for each layer and token.
+            assert isinstance(ends, int)
+            if kept.shared <= starts and ends <= kept.array.shape[2]:
+                ops.copyto(kept.array[:, :, starts:ends], new)
+                self._shown[key] = 0
+                return kept.array[:, :, :ends]
+        wanted = self._first_of(starts, last, self.spare)
         if kept is not None and last is not None:
             # Sequences that went back have fewer spare steps.
             wanted = together(np.maximum(wanted, kept.first))

@@ -523,7 +523,7 @@ class MultiHeadAttention(Layer):
         else:
             merged = ctx.ops.xp.empty((len(q), q.shape[2], q.shape[1] * v.shape[3]), q.dtype)
             params = {key: ctx.params[key] for key in _RELATIVE if key in ctx.params}
-            fill = partial(self._continue, ctx.past, ctx.dtype, kept)
+            fill = partial(self._continue, ctx.past, ctx.dtype, kept, self._plain_case())
             read = q, v, k, rest, mask, params
             ctx.ops.as_one(fill, [merged], read, (1, q.dtype), q.size)
         ctx.save(merged=merged)
@@ -535,6 +535,7 @@ class MultiHeadAttention(Layer):
         past: KVCache,
         dtype: Any,
         kept: list[str],
+        plain: Attention,
         ops: Ops,
         working: Array,
         merged: Array,
@@ -549,7 +550,7 @@ class MultiHeadAttention(Layer):
         q, v, k, rest, mask = parts
         if not rest and mask is None and self.relative is None:
             v, k = self._with_cached(ctx, kept, v, k)
-            if ops.attend_few(q, k, v, self._plain_case(), self._first(ctx), out):
+            if ops.attend_few(q, k, v, plain, self._first(ctx), out):
                 return
             kept = []
         means, _ = self._attended(ctx, kept, q, v, k, rest, mask)

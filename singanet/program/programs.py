@@ -192,9 +192,10 @@ class Programs:
         caches: Mapping[str, KVCache],
         last_of: Mapping[str, Collection[int]],
     ) -> dict[str, Any] | None:
-        """Compute the outputs at the next steps of sequences by a program; None if there is none.
+        """Compute outputs of ``net`` at the next steps ``feed`` by a program; None without one.
 
-        ``caches`` have the earlier steps, ``plan`` and ``last_of`` are as in `Plan.forward`.
+        ``caches`` have the earlier steps of the sequences, and are extended. ``plan`` and
+        ``last_of`` are as in `Plan.forward`.
         """
         ops, starts = net.device.ops, next(iter(caches.values())).starts
         if not ops.on_host or getattr(ops, "stores", False):

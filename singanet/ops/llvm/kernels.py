@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -279,6 +279,7 @@ def _threads(crew: Crew, rows: Rows) -> int:
     return max(1, min(crew.threads, rows.parts // _PARTS))
 
 
+@lru_cache(maxsize=64)
 def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
@@ -479,18 +480,28 @@ def _attend_few(
     shared, vectors, width = heads // groups, size // LANES, v.shape[3] // LANES
     most = max(1, min(4, _VECTORS // max(vectors, width)))
     together = max(count for count in range(1, most + 1) if shared % count == 0)
-    firsts = np.empty(n, np.int64)
-    firsts[...] = first if case.causal else keys - 1
+    positions = first if case.causal else keys - 1
+    if isinstance(positions, int):
+        firsts = _firsts(n, positions)
+    else:
+        firsts = np.ascontiguousarray(positions, np.int64)
     line = keys + 2 * LANES
     scores = ops.runtime().working("scores", (together * line,))
     arrays = out, q, k, v
     _attend_few_function(together, vectors, width)(
-        *map(address, (*arrays, firsts, scores)),
-        *(0, n * groups, groups, shared // together, queries, keys, int(case.causal)),
+        *[array.ctypes.data for array in arrays],
+        *(address(firsts), address(scores), 0, n * groups, groups, shared // together),
+        *(queries, keys, int(case.causal)),
         *(_EVERY if case.window is None else case.window, line, _bits(case.scale)),
-        *(stride for array in arrays for stride in array.strides[:3]),
+        *(*out.strides[:3], *q.strides[:3], *k.strides[:3], *v.strides[:3]),
     )
     return True
+
+
+@lru_cache(maxsize=4)
+def _firsts(samples: int, first: int) -> Array:
+    """Return ``first`` for each sample; all layers ask for the same."""
+    return np.full(samples, first, np.int64)
 
 
 @cache
