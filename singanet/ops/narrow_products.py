@@ -6,9 +6,10 @@ registers. With more rows, one block at a time is widened in the nearest cache.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from singanet.ops.narrow import (
 )
 from singanet.ops.workers import cuts
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.ops.compiled.engine import CompiledFunction
 
 _FEW = 4
 """Largest number of rows whose sums of a panel stay in registers."""
@@ -58,20 +62,14 @@ def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = Non
 def _multiply(
     ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
 ) -> Array:
-    rows, width = len(x), -(-held.outputs // PANEL) * PANEL
-    if isinstance(held, BlockMatrix):
-        width = held.panels * len(held.codes) * PANEL
+    case = _case_of(held, len(x))
+    width = case.width
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
-    y = out if out is not None and fits else np.empty((rows, width), np.float32)
-    kind, places, (groups, panels, inputs) = _layout_of(held)
-    missing = inputs - x.shape[1]
+    y = out if out is not None and fits else np.empty((len(x), width), np.float32)
+    missing = case.inputs - x.shape[1]
     x = np.pad(x, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(x)
-    if isinstance(held, BlockMatrix):
-        given, size = (*places, address(x), address(y), len(held.codes)), held.codes.nbytes
-        _share(ops, partial(_blocks(kind, rows), *given, groups, panels), panels, size)
-    else:
-        given, size = (places[0], address(x), address(y)), held.words.nbytes
-        _share(ops, partial(_words(rows), *given, groups, panels), panels, size)
+    given = *case.places, address(x), address(y), *case.numbers
+    _share(ops, partial(case.function.call, *given), case.panels, case.size)
     if y is out:
         return y
     if out is None:
@@ -81,6 +79,29 @@ def _multiply(
 
 
 few_rows = Route("compiled", _multiply, _fits)
+
+
+class _FewRows(NamedTuple):
+    """The function for few rows, and its arguments without rows, products and range of panels."""
+
+    function: CompiledFunction
+    places: tuple[int, ...]
+    numbers: tuple[int, ...]
+    panels: int
+    width: int
+    inputs: int
+    size: int
+
+
+def _case_of(held: Bfloat16Matrix | BlockMatrix, rows: int) -> _FewRows:
+    kind, places, (groups, panels, inputs) = _layout_of(held)
+    if isinstance(held, BlockMatrix):
+        slabs = len(held.codes)
+        numbers, width = (slabs, groups, panels), slabs * panels * PANEL
+        size = held.codes.nbytes
+        return _FewRows(_blocks(kind, rows), places, numbers, panels, width, inputs, size)
+    size, width = held.words.nbytes, panels * PANEL
+    return _FewRows(_words(rows), places[:1], (groups, panels), panels, width, inputs, size)
 
 
 class _Units(NamedTuple):
@@ -198,7 +219,29 @@ def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | No
     kind = held.kind if isinstance(held, BlockMatrix) else "words"
     if not _fits(ops, x, held):
         return _panels(kind, held.transposed)
-    return _words(len(x)) if kind == "words" else _blocks(kind, len(x))
+    return (_words(len(x)) if kind == "words" else _blocks(kind, len(x))).call
+
+
+def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], object] | None:
+    """Return a call of the product of these arrays, which stay where they are.
+
+    It is None if no function for few rows fits, or if rows or products would be copied.
+    """
+    if not _fits(ops, x, held, out=out) or not (x.flags.c_contiguous and out.flags.c_contiguous):
+        return None
+    assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
+    case = _case_of(held, len(x))
+    if case.width != held.outputs or case.inputs != x.shape[1]:
+        return None
+    given = *case.places, address(x), address(out), *case.numbers
+    shared = case.size >= _SHARED
+    threads, side_by_side = ops.team() if shared else (1, None)
+    run = case.function.at_length if shared else case.function.briefly
+    numbers = [(*given, *cut) for cut in cuts(case.panels, threads)]
+    calls = [partial(run, (ctypes.c_int64 * len(each))(*each)) for each in numbers]
+    if side_by_side is None or len(calls) == 1:
+        return calls[0]
+    return partial(side_by_side, [[call] for call in calls])
 
 
 def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:
@@ -214,11 +257,11 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 
 
 @cache
-def _words(rows: int) -> Callable[..., None]:
+def _words(rows: int) -> CompiledFunction:
     # Imported when first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.words_product, rows).call
+    return engine.known(panels.words_product, rows)
 
 
 @cache
@@ -232,7 +275,7 @@ def _panels(kind: str, transposed: bool) -> Callable[..., None]:
 
 
 @cache
-def _blocks(kind: str, rows: int) -> Callable[..., None]:
+def _blocks(kind: str, rows: int) -> CompiledFunction:
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.blocks_product, kind, rows).call
+    return engine.known(panels.blocks_product, kind, rows, engine.multiplies_bytes())

@@ -326,8 +326,8 @@ def test_on_the_plainest_processor(kind, transposed, monkeypatch):
     from singanet.ops.compiled.engine import compiled as function_of
 
     plain = partial(function_of, processor="generic")
-    monkeypatch.setattr(compiled, "_words", lambda rows: plain(panels.words_product(rows)).call)
-    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(panels.blocks_product(*case)).call)
+    monkeypatch.setattr(compiled, "_words", lambda rows: plain(panels.words_product(rows)))
+    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(panels.blocks_product(*case)))
     monkeypatch.setattr(compiled, "_panels",
                         lambda *case: plain(panels.panel_product(*case, 1)).call)  # fmt: skip
     held, floats = made(kind, *((64, 128) if kind == "halves" else (128, 300)))

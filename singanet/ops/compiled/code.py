@@ -62,6 +62,8 @@ class Code:
         )
         root = ir.FunctionType(_FLOATS, [_FLOATS])
         self._root = ir.Function(self._module, root, f"llvm.sqrt.v{LANES}f32")
+        self._dot: Any = None
+        self._largest: Any = None
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -311,6 +313,64 @@ class Code:
     def lower(self, words: Value) -> Value:
         """Return floats whose upper halves are the lower halves of integers."""
         return self._at.bitcast(self._at.shl(words, _same(16)), _FLOATS)
+
+    def all_ints(self, pointer: Value, offset: Value) -> Value:
+        """Load a 32-bit integer, repeated in all lanes."""
+        place = self._place(pointer, offset, _INT)
+        return self._everywhere(self._at.load(place, align=4), _INTS)
+
+    def store_ints(self, value: Value, pointer: Value, offset: Value) -> None:
+        """Store a vector of 32-bit integers."""
+        self._at.store(value, self._place(pointer, offset, _INTS), align=4)
+
+    def each_byte(self, value: int) -> Value:
+        """Return integers with ``value`` in each byte."""
+        return _same(value * 0x01010101)
+
+    def bytes_of(self, words: Value, bits: int, upper: bool) -> Value:
+        """Return the lower or ``upper`` 4 ``bits`` of each byte, or of 8 bits 128 more."""
+        at = self._at
+        if bits == 8:
+            return at.xor(words, self.each_byte(0x80))
+        return at.and_(at.lshr(words, _same(4)) if upper else words, self.each_byte(0x0F))
+
+    def dot(self, sums: Value, some: Value, others: Value) -> Value:
+        """Add the products of four unsigned bytes with four signed ones to each sum."""
+        kind = ir.FunctionType(_INTS, [_INTS] * 3)
+        if self._dot is None:
+            self._dot = ir.Function(self._module, kind, "llvm.x86.avx512.vpdpbusd.512")
+        return self._at.call(self._dot, [sums, some, others])
+
+    def negative(self, whole: Value) -> Value:
+        """Return integers with the other sign."""
+        return self._at.sub(_same(0), whole)
+
+    def next_byte(self, whole: Value) -> Value:
+        """Return (whole + 128) / 256, rounded down: the integers above a signed lowest byte."""
+        return self._at.ashr(self._at.add(whole, _same(128)), _same(8))
+
+    def rounded(self, vector: Value) -> Value:
+        """Return floats of up to 2^22 as the nearest integers."""
+        powers = self.number(1.5 * 2.0**23)
+        shifted = self._at.bitcast(self.add(vector, powers), _INTS)
+        return self._at.sub(shifted, self._at.bitcast(powers, _INTS))
+
+    def floats_of(self, whole: Value) -> Value:
+        """Return integers as floats."""
+        return self._at.sitofp(whole, _FLOATS)
+
+    def size_of(self, vector: Value) -> Value:
+        """Return absolute values."""
+        bits = self._at.and_(self._at.bitcast(vector, _INTS), _same(0x7FFFFFFF))
+        return self._at.bitcast(bits, _FLOATS)
+
+    def largest(self, vector: Value) -> Value:
+        """Return the largest float of a vector in all lanes."""
+        kind = ir.FunctionType(_FLOAT, [_FLOATS])
+        if self._largest is None:
+            name = f"llvm.vector.reduce.fmax.v{LANES}f32"
+            self._largest = ir.Function(self._module, kind, name)
+        return self._everywhere(self._at.call(self._largest, [vector]))
 
     def signed(self, words: Value, first: int, bits: int) -> Value:
         """Return a bit field of integers, signed, as floats."""

@@ -225,6 +225,12 @@ def is_wide() -> bool:
 
 
 @cache
+def multiplies_bytes() -> bool:
+    """Whether this processor sums products of bytes, in registers of 512 bits."""
+    return is_wide() and bool(_features().get("avx512vnni", False))
+
+
+@cache
 def converts_halves() -> bool:
     """Whether this processor converts float16 to float32."""
     found = _features()

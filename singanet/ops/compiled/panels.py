@@ -5,7 +5,7 @@ Weights are read once, in their narrow type, and widened in registers or the nea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from singanet.ops.compiled.code import Code, Value
@@ -22,13 +22,16 @@ Sums: TypeAlias = dict[tuple[int, int, int], Value]
 """Sums by block of a group, row and vector of a panel."""
 
 
-def blocks_product(kind: str, rows: int) -> Code:
+def blocks_product(kind: str, rows: int, dots: bool = False) -> Code:
     """Write a function that multiplies ``rows`` rows by a `BlockMatrix` of the ``kind``.
+
+    With ``dots`` for processors that multiply bytes: the numbers of a row in a block become
+    integers of 23 bits, three bytes each, whose products with the codes are exact.
 
     Its pointers: codes, scales, minima, rows and products. Its integers: slabs, groups, panels of a
     slab, and the range of panels. Rows have 64 numbers a group, products 64 a panel.
     """
-    return _Product(kind, rows).code
+    return (_DotProduct if dots else _Product)(kind, rows).code
 
 
 def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
@@ -41,19 +44,27 @@ def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value
 class _Product:
     """The function's state, shared by its parts."""
 
+    name = "sums"
+    centre: Mapping[str, float] = {"Q4_0": 8.0}
+    """The code of the value 0 in the sums, by kind."""
+
     def __init__(self, kind: str, rows: int) -> None:
         self.kind, self.rows = kind, range(rows)
-        code = self.code = Code(f"{kind}_{rows}", pointers=5, numbers=5)
+        code = self.code = Code(f"{kind}_{rows}_{self.name}", pointers=5, numbers=5)
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
         self.slabs, self.groups, self.panels, first, last = code.arguments[5:]
         # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
             totals = {} if kind == "Q8_0" else self._totals()
+            self._prepare()
             with code.each(first, last) as self.panel:
                 # Blocks of 8 bits are consecutive; two blocks of 4 bits share their bytes.
                 blocks = ((0,), (1,)) if kind == "Q8_0" else ((0, 1),)
                 sums = {key: value for some in blocks for key, value in self._sums(some).items()}
                 self._add(sums, totals)
+
+    def _prepare(self) -> None:
+        """Write code for each group of inputs, before its panels."""
 
     def _totals(self) -> dict[tuple[int, int], Value]:
         """Return the sums of rows, by block of the group and row."""
@@ -98,8 +109,9 @@ class _Product:
             made = code.if_first(self.group, code.number(0.0), code.floats(self.y, at))
             for block in (0, 1):
                 whole = sums[block, row, v]
-                if self.kind == "Q4_0":
-                    whole = code.add_product(whole, totals[block, row], code.number(-8.0))
+                if self.kind in self.centre:
+                    centre = code.number(-self.centre[self.kind])
+                    whole = code.add_product(whole, totals[block, row], centre)
                 made = code.add_product(made, self._beside(self.scales, block, v), whole)
                 if self.kind == "Q4_1":
                     least = self._beside(self.minima, block, v)
@@ -117,6 +129,97 @@ class _Product:
         line = code.times(code.sum(code.times(group, 2), block), self.panels)
         column = code.sum(code.times(code.sum(line, self.panel), PANEL), LANES * vector)
         return code.halves(halves, code.times(column, 2))
+
+
+_BYTES = 3
+"""Bytes of a number of a row."""
+_MOST = 2.0**22
+"""The largest of these numbers."""
+_SUMS = 24
+"""Sums that stay in registers."""
+
+
+class _DotProduct(_Product):
+    """Sums of products of bytes."""
+
+    name = "dots"
+    centre: Mapping[str, float] = {}
+    # Here the integers start from it.
+    _zero: Mapping[str, int] = {"Q4_0": 8, "Q8_0": 128, "Q4_1": 0}
+
+    def _prepare(self) -> None:
+        """Turn the numbers of a group to bytes, beside their scale and the first sums."""
+        code = self.code
+        keys = [(block, row) for block in (0, 1) for row in self.rows]
+        self._lines = {key: code.room(-(-_BYTES * BLOCK // _BLOCK_VECTOR)) for key in keys}
+        self._firsts = {key: code.room(_BYTES) for key in keys}
+        self._sizes = {}
+        for block, row in keys:
+            key = block, row
+            at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), 4)
+            some = [code.floats(self.x, code.sum(at, 4 * k)) for k in range(0, BLOCK, LANES)]
+            one, other = map(code.size_of, some)
+            top = code.largest(code.at_least(one, other))
+            # NaN and infinity show in the scale.
+            spread = code.multiply(code.total(code.add(*some)), code.number(0.0))
+            self._sizes[key] = code.add(code.multiply(top, code.number(1 / _MOST)), spread)
+            factor = code.divide(code.number(_MOST), top)
+            whole = [code.rounded(code.multiply(each, factor)) for each in some]
+            for number in range(_BYTES):
+                for k, each in enumerate(whole):
+                    place = BLOCK * number + LANES * k
+                    code.store_bytes(each, self._lines[key], place)
+                whole = [code.next_byte(each) for each in whole]
+            for number in range(_BYTES):
+                sums = code.whole_number(0)
+                zero = self._zero[self.kind]
+                for step in range(_STEPS if zero else 0):
+                    four = code.all_ints(self._lines[key], BLOCK * number + 4 * step)
+                    sums = code.dot(sums, code.each_byte(zero), four)
+                place = _BLOCK_VECTOR * number
+                code.store_ints(code.negative(sums), self._firsts[key], place)
+
+    def _sums(self, blocks: tuple[int, ...]) -> Sums:
+        count = max(1, _SUMS // (_BYTES * len(blocks) * len(self.rows)))
+        found: Sums = {}
+        for first in range(0, len(_VECTORS), count):
+            found |= self._sums_of(blocks, _VECTORS[first : first + count])
+        return found
+
+    def _sums_of(self, blocks: tuple[int, ...], vectors: range) -> Sums:
+        code = self.code
+        group = code.sum(code.times(self.slab, self.groups), self.group)
+        panel = code.sum(code.times(group, self.panels), self.panel)
+        steps = _STEPS if len(blocks) == 2 else 2 * _STEPS
+        keys = [(b, row, v) for b in blocks for row in self.rows for v in vectors]
+        sums = {
+            (*key, number): code.ints(self._firsts[key[:2]], _BLOCK_VECTOR * number)
+            for key in keys
+            for number in range(_BYTES)
+        }
+        with code.each(0, _STEPS, kept=sums) as step:
+            at = code.sum(code.times(panel, steps * _STEP), code.times(step, _STEP))
+            at = code.sum(at, blocks[0] * _STEPS * _STEP)
+            if not vectors[0]:
+                code.fetch(self.codes, at, _STEP)
+            bits = 8 if self.kind == "Q8_0" else 4
+            for v in vectors:
+                word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
+                for b in blocks:
+                    codes = code.bytes_of(word, bits, b == 1)
+                    for row in self.rows:
+                        for number in range(_BYTES):
+                            place = code.sum(code.times(step, 4), BLOCK * number)
+                            four = code.all_ints(self._lines[b, row], place)
+                            key = b, row, v, number
+                            sums[key] = code.dot(sums[key], codes, four)
+        found: Sums = {}
+        for key in keys:
+            low, middle, high = (code.floats_of(sums[(*key, n)]) for n in range(_BYTES))
+            total = code.add_product(low, middle, code.number(256.0))
+            total = code.add_product(total, high, code.number(65536.0))
+            found[key] = code.multiply(total, self._sizes[key[:2]])
+        return found
 
 
 _VECTORS = range(PANEL // LANES)

@@ -16,10 +16,12 @@ from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
 from singanet.ops.interface import Runs
 from singanet.ops.narrow import HalvesMatrix, NarrowMatrix
+from singanet.ops.narrow_products import bound
 from singanet.program.cost import passes_for
 from singanet.program.ir import (
     Call,
     NotRecordableError,
+    Ref,
     filled_by,
     multiplied,
     multiplied_halves,
@@ -232,6 +234,8 @@ class RecordingKernels(NumpyOps):
         # Memory is told before anything runs.
         function = tape.backend.prepared_held(x, held)
         written.plans = () if function is None else (function,)
+        if tape.lowering is ON_HOST and not isinstance(held, HalvesMatrix):
+            written.bind = partial(_bound_product, tape.backend, tape.ref(x), held, tape.ref(y))
         return y
 
     def sum_rows(
@@ -288,6 +292,14 @@ class RecordingKernels(NumpyOps):
             function = partial(_through_host, function)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows
+
+
+def _bound_product(
+    ops: Ops, x: Ref, held: NarrowMatrix, y: Ref, array_of: Callable[[Ref], Array]
+) -> Callable[[], object]:
+    """Return a call of the product, by the addresses if a function takes these."""
+    given = array_of(x), held, array_of(y)
+    return bound(ops, *given) or partial(multiplied, ops, *given)
 
 
 def _record_picked(table: NarrowMatrix, indices: Array) -> Array:
