@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from singanet.base.heap import lasting
 from singanet.ops.blas import product
 from singanet.types import Array, Shape
 
@@ -181,7 +182,8 @@ class Bfloat16Matrix(NarrowMatrix):
     def __init__(self, inputs: int, outputs: int, xp: Any = np) -> None:
         super().__init__(inputs, outputs)
         panels, pairs = -(-outputs // PANEL), -(-inputs // BLOCK) * BLOCK // 2
-        self.words: Array = xp.zeros((panels, pairs, PANEL, 2), np.uint16)
+        zeros = lasting if xp is np else xp.zeros
+        self.words: Array = zeros((panels, pairs, PANEL, 2), np.uint16)
 
     def put(self, start: int, words: Array) -> None:
         """Store ``words`` (inputs, ·) as the columns from ``start``, a multiple of `PANEL`."""
@@ -324,10 +326,10 @@ class BlockMatrix(NarrowMatrix):
         self.panels = -(-panels // slabs)
         self.groups = -(-inputs // GROUP)
         size = (slabs, self.groups, self.panels, 2 * self.bits, PANEL, 4)
-        self.codes: Array = np.zeros(size, np.int8 if self.bits == 8 else np.uint8)
+        self.codes: Array = lasting(size, np.int8 if self.bits == 8 else np.uint8)
         blocks = (slabs, 2 * self.groups, self.panels * PANEL)
-        self.scales: Array = np.zeros(blocks, np.float16)
-        self.minima: Array | None = np.zeros(blocks, np.float16) if kind == "Q4_1" else None
+        self.scales: Array = lasting(blocks, np.float16)
+        self.minima: Array | None = lasting(blocks, np.float16) if kind == "Q4_1" else None
 
     @property
     def slabs(self) -> Iterator[tuple[int, slice]]:

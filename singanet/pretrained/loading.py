@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import own_errors
+from singanet.base.heap import lasting
 from singanet.base.progress import ProgressBar
 from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import Reader
@@ -273,7 +274,9 @@ def load(
         total = net.dtype.itemsize * sum(prod(param.shape) for param in members)
         with (
             ProgressBar(f"reading {reader.path.name}", total, nbytes=True) as bar,
-            net._filled_by(_reading(reader, arrays, names, net.dtype, bar)),
+            net._filled_by(
+                _reading(reader, arrays, names, net.dtype, bar, wide and offload_folder is None)
+            ),
         ):
             net.programs.recompute = recompute
             if offload_folder is not None:
@@ -364,15 +367,19 @@ def _reading(
     names: Mapping[str, str],
     dtype: np.dtype[Any],
     bar: ProgressBar,
+    lasts: bool,
 ) -> Callable[[Param], Array]:
-    """Return a function that reads a parameter; it caches the last array of several parameters."""
+    """Return a function that reads a parameter; it caches the last array of several parameters.
+
+    ``lasts`` is whether the parameters stay as they are read.
+    """
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
     last: dict[str, Array] = {}
 
     def value_of(param: Param) -> Array:
         stored = of[id(param)]
         name = names[stored.name]
-        value = np.empty(param.shape, dtype)
+        value = lasting(param.shape, dtype) if lasts else np.empty(param.shape, dtype)
         theirs = stored.place_of(param).theirs(value)
         if len(stored.members) == 1:
             reader.read_into(name, theirs)
