@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -178,7 +179,9 @@ class Code:
         return self._at.select(self._at.icmp_signed("!=", number, _LONG(0)), one, other)
 
     def fetch(self, pointer: Value, offset: Value, size: int, ahead: Value = _AHEAD) -> None:
-        """Prefetch ``size`` bytes, ``ahead`` bytes after ``offset``."""
+        """Prefetch ``size`` bytes, ``ahead`` bytes after ``offset``, if the processor gains."""
+        if _foresees():
+            return
         for line in range(0, size, _LINE):
             place = self._at.gep(pointer, [self.sum(offset, ahead, line)])
             # A read prefetch, into all caches, of data.
@@ -501,6 +504,18 @@ class Code:
 
     def _long(self, number: Value) -> Value:
         return _LONG(number) if isinstance(number, int) else number
+
+
+@cache
+def _foresees() -> bool:
+    """Whether the processor's own prefetching is disturbed by instructions.
+
+    AMD's Zen reads one stream at the memory's speed, and at half of it with prefetches; Intel's
+    stop at the end of each page.
+    """
+    import llvmlite.binding as llvm
+
+    return bool(llvm.get_host_cpu_name().startswith("znver"))
 
 
 def _same(number: int) -> Value:
