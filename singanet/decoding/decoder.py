@@ -94,6 +94,8 @@ class Decoder:
         parts = self._plan, self._sequences, self._readers, self._limit, self._fixed
         self._kept = Trial(net, *parts).kept(self._run, lambda: self._pasts, self.reset)
         self._last_of = _ending(self._plan, self._readers, self._kept.free)
+        # The trial may have met too few steps for a user's layer, and inputs may be kept.
+        self._readers = [name for name in self._readers if self._may_keep(name)]
         self.reset()
 
     def __repr__(self) -> str:
@@ -348,6 +350,11 @@ class Decoder:
         assert isinstance(shape, tuple)
         array = np.asarray(self.net.device.ops.host(kept))[[*rows]]
         return array.reshape(*array.shape[:2], *shape[1:])
+
+    def _may_keep(self, name: str) -> bool:
+        """Return whether a node may keep earlier steps."""
+        step = self._plan.by_name[name]
+        return name not in self._kept.free or step.foreign or step.fed
 
     def _reading(self) -> list[str]:
         """Return the nodes that depend on a sequence, including the inputs."""

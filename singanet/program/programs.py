@@ -23,6 +23,7 @@ from singanet.errors import CallOrderError
 from singanet.layers.kv_cache import most
 from singanet.loss.head_loss import FEWEST_ROWS
 from singanet.params.grads import LayerGradients
+from singanet.params.narrow import NarrowWeights
 from singanet.program.ir import Order, is_dense, order_of, output_slots
 from singanet.program.replay.shared_arena import SharedArena, WarmUpPolicy, facts, facts_of_feed
 from singanet.types import Array
@@ -91,6 +92,8 @@ class Programs:
         self.can = _RECORDS
         self.hold(held)
         self._orders: dict[int, Order] = {}
+        self._held: list[NarrowWeights] = []
+        self._held_at: tuple[int, int] = (-1, -1)
         # Held while what is known is changed: threads may predict with one net.
         self._changing = free_in_children(threading.Lock())
         # The thread whose step is under way: what it calls, such as a measure, cannot step.
@@ -377,15 +380,23 @@ class Programs:
     def _known_to_hold(self, net: Net, key: Any) -> Replay | None:
         """The program of ``key`` that is the net's as it is now, counted as used once more."""
         if self.can.holds:
-            from singanet.engine.holding import settle
-
             # What was changed in arrays that were lent, kernels read as it is held.
-            settle(net.params(), None)
+            for storage in self._narrow(net):
+                storage.settle(None)
         for program in self._known.get(key, ()):
             if not program.stale(net):
                 program.use(next(self._uses))
                 return program
         return None
+
+    def _narrow(self, net: Net) -> list[NarrowWeights]:
+        """The weights that are held in fewer bits, gathered anew after a change."""
+        known = net.version, changes.now
+        if self._held_at != known:
+            kept = [param.storage for param in net.params()]
+            self._held = [each for each in kept if isinstance(each, NarrowWeights)]
+            self._held_at = known
+        return self._held
 
     def _find(
         self,

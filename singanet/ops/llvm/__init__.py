@@ -6,9 +6,9 @@ They need no other library. oneDNN's kernels have the same routes, and choose am
 from __future__ import annotations
 
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import kernels, winograd
+from singanet.ops.llvm import few, kernels, winograd
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool
+from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool, scores
 
 __all__ = ["LlvmOps"]
 
@@ -17,11 +17,13 @@ class LlvmOps(PlannedOps):
     """`NumpyOps` with LLVM's routes for kernels that are faster."""
 
     name = "llvm"
-    attend_few = in_order(kernels.attend_few, last=attending.attend_few)
-    matmul = in_order(kernels.few_matmul, last=linear.matmul)
-    affine = in_order(kernels.few_affine, last=linear.affine)
+    attend_few = in_order(few.attend_few, last=attending.attend_few)
+    matmul = in_order(few.matmul, last=linear.matmul)
+    affine = in_order(few.affine, last=linear.affine)
     affine_constant = in_order(kernels.product, last=linear.affine_constant)
-    activation = in_order(kernels.of_one, last=pointwise.activation)
+    activation = in_order(few.silu, kernels.of_one, last=pointwise.activation)
+    l2_norm = in_order(few.l2_norm, last=normalise.l2_norm)
+    rotate = in_order(few.rotate, last=scores.rotate)
     combine = in_order(kernels.of_sum, last=pointwise.combine)
     max_pool = in_order(kernels.max_pool, last=pool.max_pool)
     batch_norm = in_order(kernels.batch_norm, last=normalise.batch_norm)

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.heap import address
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FORWARD, LANES, Rows, rows_of
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps, is_dense
 from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
-from singanet.ops.narrow import NarrowMatrix
 from singanet.ops.numpy.windows import channels_first
-from singanet.ops.window import Attention, Window
+from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
 
-_F32 = np.dtype(np.float32)
 POSITIONS = 256
 """Kernel positions that fit in a byte."""
 _COMPILED_POOL_LEAST = 1 << 19
@@ -279,7 +276,6 @@ def _threads(crew: Crew, rows: Rows) -> int:
     return max(1, min(crew.threads, rows.parts // _PARTS))
 
 
-@lru_cache(maxsize=64)
 def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
@@ -387,135 +383,3 @@ def _is_compiled(
 
 
 product = Route("compiled", _multiply, _is_compiled)
-
-
-_FEW = 4
-"""Rows up to which the time goes into reading the matrix."""
-_READ_LEAST = 1 << 16
-"""Elements of a matrix from which its reading takes longer than a call."""
-_LINE = 1 << 13
-"""Products that stay in the nearest cache; BLAS reads longer lines well."""
-
-
-def _few_fit(
-    ops: PlannedOps, x: Array, weight: Array, bias: Array | None = None, out: Array | None = None
-) -> bool:
-    rest = [each for each in (bias, out) if each is not None]
-    return (
-        not isinstance(weight, NarrowMatrix)
-        and weight.size >= _READ_LEAST
-        and x.ndim == weight.ndim == 2
-        and 0 < len(x) <= _FEW
-        and x.shape[1] == len(weight)
-        and not ops.narrow
-        and ops.serves(1, x, weight, *rest)
-        and (
-            weight.flags.f_contiguous
-            or (weight.flags.c_contiguous and len(x) * weight.shape[1] <= _LINE)
-        )
-        and (out is None or (out.flags.c_contiguous and out.shape == (len(x), weight.shape[1])))
-        and has_compiler()
-    )
-
-
-def _few(
-    ops: PlannedOps, x: Array, weight: Array, bias: Array | None = None, out: Array | None = None
-) -> Array | None:
-    y: Array = ops.xp.empty((len(x), weight.shape[1]), np.float32) if out is None else out
-    transposed = not weight.flags.c_contiguous
-    given = weight.T if transposed else weight, y, ops.ordered(x)
-    if not ops.runs(_few_product, (len(x), *weight.shape, transposed), *given):
-        return None
-    return y if bias is None else ops.add(y, bias, out=y)
-
-
-def _few_product(
-    crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
-) -> CompiledPlan:
-    """Operands: the matrix, the products, the rows."""
-    parts = outputs if transposed else -(-outputs // LANES)
-    stages = shared((inputs, outputs), (parts,), crew.threads)
-    function = _few_function(rows, transposed)
-    return CompiledPlan(crew, function, stages, reads=(0, 2), writes=(1,))
-
-
-@cache
-def _few_function(rows: int, transposed: bool) -> CompiledFunction:
-    from singanet.ops.compiled import engine
-    from singanet.ops.compiled import rows as of_rows
-
-    return engine.known(of_rows.rows_product, rows, transposed)
-
-
-_VECTORS = 16
-"""Vectors of queries, and of sums, that stay in registers."""
-_QUERIES = 8
-"""Queries of a head up to which keys are not multiplied by blocks."""
-_EVERY = 1 << 40
-"""A window that hides no key."""
-
-
-def _attend_few_fits(
-    ops: PlannedOps, q: Array, k: Array, v: Array, case: Attention, first: Any, out: Array
-) -> bool:
-    size, width = q.shape[3], v.shape[3]
-    rest = case.softcap, case.lengths, case.seen, case.added, case.segments
-    return (
-        q.shape[2] <= _QUERIES
-        and k.shape[2] > 0
-        and not (size % LANES or width % LANES)
-        and max(size, width) <= _VECTORS * LANES
-        and not case.dropout
-        and all(each is None for each in rest)
-        and ops.serves(1, q, k, v, out)
-        and all(array.strides[3] == _F32.itemsize for array in (q, k, v, out))
-        and has_compiler()
-    )
-
-
-def _attend_few(
-    ops: PlannedOps, q: Array, k: Array, v: Array, case: Attention, first: Any, out: Array
-) -> bool:
-    (n, heads, queries, size), (groups, keys) = q.shape, k.shape[1:3]
-    shared, vectors, width = heads // groups, size // LANES, v.shape[3] // LANES
-    most = max(1, min(4, _VECTORS // max(vectors, width)))
-    together = max(count for count in range(1, most + 1) if shared % count == 0)
-    positions = first if case.causal else keys - 1
-    if isinstance(positions, int):
-        firsts = _firsts(n, positions)
-    else:
-        firsts = np.ascontiguousarray(positions, np.int64)
-    line = keys + 2 * LANES
-    scores = ops.runtime().working("scores", (together * line,))
-    arrays = out, q, k, v
-    _attend_few_function(together, vectors, width)(
-        *[array.ctypes.data for array in arrays],
-        *(address(firsts), address(scores), 0, n * groups, groups, shared // together),
-        *(queries, keys, int(case.causal)),
-        *(_EVERY if case.window is None else case.window, line, _bits(case.scale)),
-        *(*out.strides[:3], *q.strides[:3], *k.strides[:3], *v.strides[:3]),
-    )
-    return True
-
-
-@lru_cache(maxsize=4)
-def _firsts(samples: int, first: int) -> Array:
-    """Return ``first`` for each sample; all layers ask for the same."""
-    return np.full(samples, first, np.int64)
-
-
-@cache
-def _attend_few_function(heads: int, size: int, width: int) -> Any:
-    from singanet.ops.compiled import attend, engine
-
-    return engine.known(attend.attend_few, heads, size, width).call
-
-
-attend_few = Route("compiled", _attend_few, _attend_few_fits)
-
-few_affine = Route("compiled", _few, _few_fit)
-few_matmul = Route(
-    "compiled",
-    lambda ops, a, b, *, out=None: _few(ops, a, b, None, out),
-    lambda ops, a, b, *, out=None: _few_fit(ops, a, b, None, out),
-)

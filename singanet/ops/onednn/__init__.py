@@ -38,6 +38,7 @@ class OneDnnOps(OneDnnBase):
     attention_weights = attending.attention_weights
     attend = attending.attend
     attend_few = attending.attend_few
+    rotate = attending.rotate
     attend_backward = attending.attend_backward
     softmax = attending.softmax
     softmax_backward = attending.softmax_backward
@@ -56,6 +57,7 @@ class OneDnnOps(OneDnnBase):
     batch_norm = normalise.batch_norm
     batch_norm_train = normalise.batch_norm_train
     batch_norm_backward = normalise.batch_norm_backward
+    l2_norm = normalise.l2_norm
     layer_norm = normalise.layer_norm
     layer_norm_backward = normalise.layer_norm_backward
     lrn = normalise.lrn

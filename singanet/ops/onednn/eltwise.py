@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.kernel import Route, in_order
-from singanet.ops.llvm import kernels
+from singanet.ops.llvm import few, kernels
 from singanet.ops.llvm.base import in_memory_order, is_dense
 from singanet.ops.llvm.plans import SHARED, Runnable
 from singanet.ops.numpy import pointwise as by_numpy
@@ -138,7 +138,7 @@ def _is_served_back(
 
 
 activation = in_order(
-    kernels.of_one, Route("onednn", _activation, _is_served), last=by_numpy.activation
+    few.silu, kernels.of_one, Route("onednn", _activation, _is_served), last=by_numpy.activation
 )
 
 activation_backward = in_order(

@@ -13,6 +13,7 @@ import numpy as np
 
 from singanet.ops.interface import Statistics
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.llvm import few
 from singanet.ops.llvm import kernels as compiled
 from singanet.ops.llvm.kernels import images_of, like
 from singanet.ops.numpy import normalise as by_numpy
@@ -146,6 +147,8 @@ batch_norm_backward = in_order(
     Route("onednn", _batch_norm_backward, _is_served_back),
     last=by_numpy.batch_norm_backward,
 )
+
+l2_norm = in_order(few.l2_norm, last=by_numpy.l2_norm)
 
 layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=by_numpy.layer_norm)
 

@@ -30,7 +30,7 @@ from singanet.errors import BackendError
 from singanet.ops import blas
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order
-from singanet.ops.llvm import kernels
+from singanet.ops.llvm import few, kernels
 from singanet.ops.llvm.kernels import is_worth_threads
 from singanet.ops.llvm.plans import SHARED
 from singanet.ops.narrow import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, NarrowMatrix
@@ -203,14 +203,14 @@ def _affine_constant(
     return y
 
 
-matmul = in_order(kernels.few_matmul, Route("onednn", _matmul, _pays), last=by_numpy.matmul)
+matmul = in_order(few.matmul, Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 add_matmul = in_order(
     Route("onednn", _add_matmul, lambda ops, y, a, b: _is_large(ops, a, b)),
     last=by_numpy.add_matmul,
 )
 
-affine = in_order(kernels.few_affine, Route("onednn", _affine, _is_large), last=by_numpy.affine)
+affine = in_order(few.affine, Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
     kernels.product,
