@@ -443,11 +443,8 @@ def read_table(
     learnt: LearntTable,
     target: str | None = None,
     labelled: bool = True,
-    strict: bool = True,
 ) -> ReadTable:
     """Read a table whose columns are ``learnt``; without labels, if not ``labelled``, they are 0.
-
-    Unless ``strict``, values that were not in the training are taken as unknown ones.
 
     Errors: `UnknownNameError` for a column that the file lacks; `DataError` for values that were
     not in the training, and text in columns of numbers.
@@ -455,7 +452,7 @@ def read_table(
     file, table = open_table(path), learnt.table
     file.expect([*table.categories, *table.measures])
     columns: dict[str, Codes | None] = {
-        name: Codes(values, not strict or learnt.min_count > 1, not strict or name in learnt.gaps)
+        name: Codes(values, learnt.min_count > 1, name in learnt.gaps)
         for name, values in table.categories.items()
     }
     columns.update(dict.fromkeys(table.measures))
@@ -488,8 +485,10 @@ def learn_table(
     min_count: int,
     training: Callable[[int], Array],
 ) -> ReadTable:
-    """Learn the table at ``path`` from the rows ``training(count)``, and read it.
+    """Learn the table at ``path``, and read it.
 
+    Categories are the texts of all rows, medians, means and deviations of the rows
+    ``training(count)``.
     Errors: `UnknownNameError` for a column that the file lacks; `DataError` for columns without
     values, and a target that has no classes or gaps.
     """
@@ -521,19 +520,18 @@ def learn_table(
     measures: dict[str, Measure] = {}
     gaps, values = [], {}
     for k, (name, codes) in enumerate(columns.items()):
-        whole_column = np.concatenate([block[:, k] for block in rows.blocks()])
-        at, column = f"{file.where}, column {name!r}", whole_column[chosen]
-        missing = np.isnan(column)
-        if missing.all():
+        column = np.concatenate([block[:, k] for block in rows.blocks()])
+        at, missing = f"{file.where}, column {name!r}", np.isnan(column)
+        if missing[chosen].all():
             raise DataError(
                 at,
                 expected="a value in at least one row of training",
-                received=f"{len(column)} rows without a value",
+                received=f"{chosen.sum()} rows without a value",
                 advice=f"omit it: --leave-out {name}",
             )
         if codes is None:
-            expect_finite(at, whole_column[~np.isnan(whole_column)])
-            measures[name] = measure_of(at, column)
+            expect_finite(at, column[~missing])
+            measures[name] = measure_of(at, column[chosen])
             continue
         counts = np.bincount(column[~missing].astype(np.int64), minlength=len(codes.values))
         frequent = np.flatnonzero(counts >= min_count)

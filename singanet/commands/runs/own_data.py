@@ -165,7 +165,7 @@ def _table(entry: ModelEntry, data: str, options: OwnOptions) -> OwnData:
         raise refusal(f"data {data!r}", expected, entry.name, "pass another net", DataError)
     learnt = learnt_table(options.record)
     if learnt is not None:
-        read = read_table(data, learnt, options.target, options.labelled, options.whole)
+        read = read_table(data, learnt, options.target, options.labelled)
     elif options.record is not None:
         expected, received = "images or arrays, as in training", "a table"
         raise refusal(f"data {data!r}", expected, received, "pass other data", DataError)
