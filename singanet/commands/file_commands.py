@@ -48,7 +48,7 @@ def diff(
 
 
 def convert(
-    source: Annotated[Path, "IN", "a checkpoint, a model file or a published model"],
+    source: Annotated[Path, "IN", "a checkpoint, a run, a model file or a published model"],
     target: Annotated[str, "OUT", "the suffix is the format"],
     *,
     model: Annotated[
@@ -67,6 +67,7 @@ def convert(
     Examples:
       singanet convert weights.pt weights.safetensors
       singanet convert net.singanet net.onnx --opset 20
+      singanet convert runs/lenet net.onnx
     """
     print(_converted(source, _target(target, format), model, format, dtype, opset))
     return 0
@@ -147,11 +148,10 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
 
     Errors: weights without a net; as reading and `onnx.save`.
     """
-    from singanet.commands.runs.trained import is_whole, run_net, whole_net
+    from singanet.commands.runs.trained import is_whole, whole_net
     from singanet.onnx import save
     from singanet.saving.predictor import load_predictor
     from singanet.saving.whole_model import PREDICTOR, is_model_file
-    from singanet.training.files import furthest
 
     net: Any
     given: dict[str, Any] = {} if opset is None else {"opset": opset}
@@ -161,9 +161,6 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
         net.load(source)
     elif found and is_model_file(source, PREDICTOR):
         net = load_predictor(source)
-    elif source.is_dir():
-        net = run_net(source)
-        net.load(furthest(source))
     elif not found or is_whole(source):
         net = whole_net(source)
     else:

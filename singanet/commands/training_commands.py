@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, TypeAlias
@@ -108,12 +108,15 @@ def tune(
     return 0
 
 
+_BENCHED = 64
+"""The most batches that a measurement reads."""
+
 Do: TypeAlias = Callable[[Any, Any], object]
 """A function of the inputs and labels of a batch."""
 
 
 def bench(
-    model: Annotated[str, "MODEL", "a ready net; `singanet models` lists them"],
+    model: Annotated[str, "MODEL|RUN_DIR|FILE", "a ready net, a run or a model file"],
     *,
     data: Annotated[str | None, "DATA", "as for train"] = None,
     batch_size: Annotated[int | None, "N", "samples in a step (default: the net's recipe)"] = None,
@@ -131,16 +134,22 @@ def bench(
     from singanet.commands.runs.optimizers import make_optimizer
     from singanet.commands.runs.recipe import checked_recipe
     from singanet.commands.runs.tasks import load_task
+    from singanet.commands.runs.trained import is_run, is_whole, seeded_on
     from singanet.models import build, find
 
-    entry = find(model)
-    recipe = checked_recipe(RunOptions(entry.name, batch_size=batch_size))
-    task = load_task(entry, data)
-    net = build(entry.name, seed=0, **task.settings)
+    if is_run(model) or is_whole(model):
+        recipe = checked_recipe(RunOptions(from_=model, batch_size=batch_size))
+        net, task = seeded_on(model, data, 0)
+    else:
+        entry = find(model)
+        recipe = checked_recipe(RunOptions(entry.name, batch_size=batch_size))
+        task = load_task(entry, data)
+        net = build(entry.name, seed=0, **task.settings)
     # Images are shifted outside the timed part: the net is measured.
-    batches = list(task.train_batches(replace(recipe, augment=False), 0))
+    train = task.train_batches(replace(recipe, augment=False), 0)
+    batches = list(islice(train, _BENCHED))
     optimizer = make_optimizer("sgd", 1e-6, 0.0, steps=1, warm_up=0)
-    print(f"{entry.name} on {task.name}, batches of {recipe.batch_size}, {rounds} rounds")
+    print(f"{model} on {task.name}, batches of {recipe.batch_size}, {rounds} rounds")
     ways: dict[str, tuple[Do, list[Any]]] = {
         "train": (lambda x, y: net.step(x, y, optimizer), batches),
         "predict": (lambda x, y: net.predict(x), batches),

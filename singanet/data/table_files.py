@@ -428,6 +428,12 @@ class LearntTable(NamedTuple):
     gaps: tuple[str, ...]
     min_count: int
 
+    def record(self) -> dict[str, Any]:
+        """Return it as values for a file."""
+        found = {"kind": "table", **self._asdict()}
+        table = found.pop("table")
+        return {**found, "categories": table.categories, "measures": table.measures}
+
 
 class ReadTable(NamedTuple):
     """The rows of a table, the function that makes arrays of them, and their labels."""

@@ -17,6 +17,7 @@ from singanet.commands.runs.run_options import RunOptions
 from singanet.commands.runs.tasks import load_task
 from singanet.data import Columns, Table, row_files
 from singanet.models import Recipe, find
+from singanet.net import load_model
 
 ROWS = 120
 
@@ -312,3 +313,25 @@ def test_bad_arrays_and_images_are_refused(tmp_path, refused, pictures):
     said = refused("train", "lenet", "--data", tmp_path, "--out", tmp_path / "run")
     assert "1.png': expected a whole image" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_taken_where_a_net_is(run_of_people, people, tmp_path, told):
+    """As a checkpoint, a model file or a graph, and to train on; a table goes with them."""
+    made = {end: tmp_path / f"net.{end}" for end in ("singanet", "onnx", "safetensors")}
+    for path in made.values():
+        assert str(path) in told("convert", run_of_people, path)
+    frame = Columns({k: np.array(v, object)[:9] for k, v in columns().items()})
+    net = load_model(made["singanet"])
+    rows = [*csv.reader(io.StringIO(told("predict", run_of_people, "--data", people)))]
+    wanted = [[float(value) for value in row[2:]] for row in rows[1:10]]
+    np.testing.assert_allclose(net.predictor()(frame), wanted, rtol=1e-5)
+    rows = [*csv.reader(io.StringIO(told("predict", made["singanet"], "--data", people)))]
+    assert [float(value) for value in rows[1][2:]] == pytest.approx(wanted[0], rel=1e-5)
+    out = tmp_path / "run"
+    argv = ["--from", run_of_people, "--data", people, "--target", "kind", "--quiet"]
+    told("train", *argv, "--epochs", 1, "--lr", 1e-9, "--out", out)
+    rows = [*csv.reader(io.StringIO(told("predict", out, "--data", people)))]
+    assert [float(value) for value in rows[1][2:]] == pytest.approx(wanted[0], rel=1e-3)
+    assert f"{run_of_people} on {people}" in told(
+        "bench", run_of_people, "--rounds", 1, "--seconds", 0.01
+    )

@@ -197,18 +197,8 @@ def _of_table(data: str, read: ReadTable, vectors: bool, options: OwnOptions) ->
         if vectors
         else Samples(read.rows, coding, ())
     )
-    record = {
-        "kind": TABLES,
-        "target": learnt.target,
-        "classes": learnt.classes,
-        "numbered": learnt.numbered,
-        "gaps": learnt.gaps,
-        "min_count": learnt.min_count,
-        "categories": learnt.table.categories,
-        "measures": learnt.table.measures,
-    }
     made = _dataset(data, x, read.labels, len(learnt.classes), options)
-    return OwnData(made, learnt.classes, (), record, coding.vocabulary_size, shape)
+    return OwnData(made, learnt.classes, (), learnt.record(), coding.vocabulary_size, shape)
 
 
 # -- pairs of arrays ------------------------------------------------------------------------------
@@ -275,7 +265,8 @@ def _images(entry: ModelEntry, data: str, options: OwnOptions) -> OwnData:
         expected, advice = "data with columns or labels", "remove it: folders are the classes"
         raise refusal("--target", expected, f"the images {data!r}", advice)
     channels, height, width = map(int, shape)
-    known = (options.record or {}).get("classes")
+    record = options.record or {}
+    known = record["classes"] if record.get("kind") == IMAGES else None
     if options.labelled:
         loader = FolderLoader(data, 1, classes=known)
         files: Sequence[Path] = loader.files

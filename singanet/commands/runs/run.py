@@ -152,7 +152,8 @@ def _prepared(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task,
     if options.from_ is not None and is_published(options.from_):
         return *published_task(options), None
     expect_no_texts(options)
-    record = read_record(options.out) if resumes and options.out is not None else None
+    before = options.out if resumes else options.from_
+    record = None if before is None else read_record(Path(before))
     own = OwnOptions(options.target, options.leave_out, options.min_count, options.seed, record)
     if options.from_ is None:
         name = str(options.model)

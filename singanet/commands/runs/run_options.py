@@ -227,8 +227,8 @@ class RunOptions:
     from_: Annotated[
         str | None,
         "FILE|FOLDER",
-        "instead of MODEL: the net in a .singanet, .keras or .onnx file, with its weights, or a "
-        "published model, as for finetune",
+        "instead of MODEL: the net of a run or in a .singanet, .keras or .onnx file, with its "
+        "weights, or a published model, as for finetune",
     ] = None
     validation: Annotated[
         str | None, "FILE", "texts to validate with, in place of --validation-split"

@@ -15,7 +15,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
 from singanet.base.progress import progress
 from singanet.commands.runs.folder import described_net, saved_options, saved_settings
-from singanet.commands.runs.own_data import OwnOptions, read_record
+from singanet.commands.runs.own_data import OwnOptions, learnt_table, read_record
 from singanet.commands.runs.published import (
     MODEL,
     is_published,
@@ -28,6 +28,8 @@ from singanet.commands.runs.run_options import RunOptions, refusal
 from singanet.commands.runs.tasks import Task, load_task
 from singanet.data import Tokenizer
 from singanet.data.image_sets import open_data_file
+from singanet.data.table import GROUPS
+from singanet.data.table_files import LearntTable
 from singanet.data.tokens.text_files import Fragment, batch_of, decoded
 from singanet.engine.step import probabilities_of
 from singanet.errors import DataError, FileAccessError, SingaNetError, StateMismatchError
@@ -64,11 +66,37 @@ def is_whole(path: str | os.PathLike[str]) -> bool:
     return is_model_file(path) or (path.suffix.lower() in _OTHERS and path.is_file())
 
 
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Return True if ``path`` is the folder of a run, other than one of a published model."""
+    return (Path(path) / CONFIG).is_file() and not is_published(path)
+
+
 def whole_net(path: str | os.PathLike[str]) -> FeedForwardNet:
-    """Return the net in a file of a whole model, without its training state."""
+    """Return the net of a run with its newest weights, or in a file of a whole model.
+
+    It has no training state.
+    """
     path = Path(path)
+    if is_run(path):
+        return _of_run(path)
     load = _OTHERS.get(path.suffix.lower())
     return load(path) if load is not None else load_model(path, training=False)
+
+
+def _of_run(folder: Path) -> FeedForwardNet:
+    """Return the net of the run with its weights, and with the table that it has learnt."""
+    net = run_net(folder)
+    if saved_options(folder).get("mixed_precision") == "float16":
+        net.as_type("float16")
+    net.load(furthest(folder))
+    learnt = learnt_table(read_record(folder))
+    table = None if learnt is None else learnt.table
+    # Other nets of tables have a column of zeros, which a `Table` does not make.
+    if table is not None and (
+        len(net.ports().inputs) == 1 or (table.categories and table.measures)
+    ):
+        net.table = table
+    return net
 
 
 def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
@@ -78,6 +106,20 @@ def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
         net.as_type("float32")
     net.seed, net.rng = seed, np.random.default_rng(seed)
     return net
+
+
+def seeded_on(
+    path: str | os.PathLike[str], data: str | None, seed: int
+) -> tuple[FeedForwardNet, Task]:
+    """Return `seeded_net`, and its task on ``data``; None are the data of a run."""
+    options = saved_options(Path(path)) if is_run(path) else {}
+    own = OwnOptions(
+        options.get("target") if data is None else None,
+        seed=options.get("seed", 0),
+        record=read_record(Path(path)),
+    )
+    net = seeded_net(path, seed)
+    return net, task_for(net, path, options.get("data") if data is None else data, own=own)
 
 
 def task_for(
@@ -96,12 +138,23 @@ def task_for(
     if data is None:
         advice = "add --data, a name such as digits or a file"
         raise refusal("--data", "data, as a model file does not name any", "none", advice)
+    if own is not None and own.record is None:
+        own = replace(own, record=_record_of(net, entry))
     task = load_task(entry, data, for_testing=for_testing, own=own)
     _expect_fitting(task, entry)
     if net.loss is None:
         net.loss = _usual_loss(net, entry.task)
     net.metric = None if entry.task == "reconstruction" else Accuracy()
     return task
+
+
+def _record_of(net: FeedForwardNet, entry: ModelEntry) -> Mapping[str, Any] | None:
+    """Return a record of the table that a net of a model file takes, with numbers as classes."""
+    table = net.table
+    if table is None:
+        return None
+    classes = tuple(str(k) for k in range(entry.num_classes))
+    return LearntTable(table, "", classes, True, tuple(table.categories), 1).record()
 
 
 def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
@@ -112,6 +165,13 @@ def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
     """
     ports, nodes = net.ports(), {node.name: node for node in net.nodes()}
     received = f"{len(ports.inputs)} inputs, {len(ports.outputs)} outputs"
+    if {*ports.inputs} == {*GROUPS} and len(ports.outputs) == 1 and type(net.loss) in _OF_CLASSES:
+        columns = [nodes[name].output_shapes()[0] for name in GROUPS]
+        name, index = ports.outputs[0]
+        out = nodes[name].output_shapes()[index]
+        if len(out) == 1 and all(len(each) == 1 for each in columns):
+            rows, name = (columns[0][0], columns[1][0]), f"the net of {path}"
+            return ModelEntry(name, "", "", {}, rows, out[0], "tabular", FINE_TUNING)
     if len(ports.inputs) == len(ports.outputs) == 1:
         name, index = ports.outputs[0]
         shape = nodes[ports.inputs[0]].layer.in_shapes
@@ -122,8 +182,8 @@ def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
             return ModelEntry(name, "", "", {}, shape, out[-1], task, FINE_TUNING)
         received = f"shape {shape} to {out}, loss {type(net.loss).__name__}"
     expected = (
-        "a net of one input and one output that classifies by softmax cross-entropy, "
-        "or reconstructs samples by SquaredError"
+        "a net of one input, or of 'categorical' and 'numeric', and one output that classifies by "
+        "softmax cross-entropy, or reconstructs samples by SquaredError"
     )
     advice = "train and test other nets by net.fit and net.evaluate"
     raise refusal(f"file {str(path)!r}", expected, received, advice)
@@ -170,11 +230,11 @@ def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
 
 
 def convert_whole(source: Path, target: Path, format: str | None) -> str | None:
-    """Write the net of another library's file as a model file of ours, or its weights.
+    """Write the net of a run, or of another library's file, as a model file, or its weights.
 
-    Returns a text for the user; None if ``source`` is not such a file.
+    Returns a text for the user; None if ``source`` is neither.
     """
-    if source.suffix.lower() not in _OTHERS:
+    if not is_run(source) and source.suffix.lower() not in _OTHERS:
         return None
     net = whole_net(source)
     if target.suffix.lower() == ".singanet":
