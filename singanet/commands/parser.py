@@ -233,11 +233,11 @@ def shape(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{expected}; received {text!r}") from None
 
 
-def weights(text: str) -> dict[int, float]:
-    """Parse ``0=1,3=5`` as a dict. Errors: `argparse.ArgumentTypeError`."""
+def weights(text: str) -> dict[int | str, float]:
+    """Parse ``0=1,3=5`` or ``no=1,yes=5`` as a dict. Errors: `argparse.ArgumentTypeError`."""
     try:
-        pairs = [part.split("=") for part in text.split(",")]
-        found = {int(key): float(value) for key, value in pairs}
+        pairs = [part.rsplit("=", 1) for part in text.split(",")]
+        found = {int(k) if re.fullmatch(r"-?\d+", k) else k: float(value) for k, value in pairs}
         if len(found) == len(pairs):
             return found
     except ValueError:

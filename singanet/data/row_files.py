@@ -50,7 +50,9 @@ class RowFile:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Array:
-        places = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows)
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        places = np.asarray(rows)
         if len(places) and (np.diff(places) == 1).all():
             content = self._read(int(places[0]), len(places))
         else:

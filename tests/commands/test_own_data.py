@@ -280,7 +280,10 @@ def test_rare_values_stand_for_unknown_ones_and_unknown_classes_are_refused(
     table = {"city": ["Ulm", "Bonn"] * 10 + ["Rome"], "kind": ["a", "b"] * 10 + ["a"]}
     path, out = write_csv(tmp_path / "t.csv", table), tmp_path / "run"
     argv = ["--data", path, "--target", "kind", "--min-count", 2, "--epochs", 1]
-    told("train", "deepfm", *argv, "--out", out, "--quiet")
+    said = refused("train", "deepfm", *argv, "--class-weight", "a=1,c=2")
+    assert "--class-weight: expected the classes 'a', 'b', as in the data; received c" in said
+    told("train", "deepfm", *argv, "--class-weight", "a=1,b=2", "--out", out, "--quiet")
+    assert "--target: expected --data as well" in refused("evaluate", out, "--target", "city")
     path.write_text("city,kind\nOslo,a\nUlm,c\n")
     assert len(told("predict", out, "--data", path).splitlines()) == 3
     said = refused("evaluate", out, "--data", path)

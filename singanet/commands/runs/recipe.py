@@ -14,7 +14,7 @@ from singanet.base.kinds import checked_bytes
 from singanet.commands.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
 from singanet.commands.runs.published import is_published
 from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal, unknown
-from singanet.errors import SingaNetError
+from singanet.errors import SingaNetError, one_of
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.training.options import checked_class_weight
@@ -104,22 +104,23 @@ def usual_rate(options: RunOptions) -> float:
     return rate * _KNOWING if own in (TEXT_TUNING, _BLOCKS) else rate
 
 
-def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
-    """Return weights by class; files have texts as keys.
+def class_weights(
+    options: RunOptions, classes: int, names: Sequence[str] = ()
+) -> dict[int, float] | None:
+    """Return weights by the number of the class; keys are ``names`` of classes, or numbers.
 
     Errors: `ArgumentError` for an unknown class or an invalid weight.
     """
-    given = options.class_weight
-    try:
-        by_class = None if given is None else {int(k): w for k, w in given.items()}
-    except (TypeError, ValueError):
-        expected, received = "numbers of classes with their weights", str(given)[:80]
-        raise refusal("--class-weight", expected, received, "write 0=1,3=5") from None
-    strange = [key for key in by_class or () if not 0 <= key < classes]
-    if strange:
-        expected = f"classes from 0 to {classes - 1}, as in the data"
-        raise refusal("--class-weight", expected, str(strange[0]), "remove it")
-    return checked_class_weight(by_class)
+    known = [*names] or [str(k) for k in range(classes)]
+    by_class = {}
+    for key, weight in (options.class_weight or {}).items():
+        if str(key) not in known:
+            expected = f"the classes {one_of(known, 12)}, as in the data"
+            if not names:
+                expected = f"classes from 0 to {classes - 1}, as in the data"
+            raise refusal("--class-weight", expected, str(key)[:80], "remove it")
+        by_class[known.index(str(key))] = weight
+    return checked_class_weight(by_class) if by_class else None
 
 
 def _check(options: RunOptions, recipe: Recipe) -> None:
@@ -127,7 +128,7 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     if options.initial_epoch >= recipe.epochs:
         expected = f"less than --epochs, {recipe.epochs}, which includes them"
         raise refusal("--initial-epoch", expected, options.initial_epoch, "raise --epochs")
-    class_weights(options)
+    checked_class_weight(dict(enumerate((options.class_weight or {}).values())))
     check_reducer(options.parallel, options.ratio, options.every)
     as_precision(options.mixed_precision)
     if options.memory_budget is not None:

@@ -209,7 +209,7 @@ def _fit(
         epochs=recipe.epochs,
         validation_data=validation,
         callbacks=callbacks,
-        class_weight=class_weights(options, task.num_classes),
+        class_weight=class_weights(options, task.num_classes, task.class_names),
         initial_epoch=options.initial_epoch,
         # Loaded when it is restored, then freed: a budget has no room for a second net.
         resume=options.out if resumes else None,

@@ -206,7 +206,7 @@ class RunOptions:
     class_weight: Annotated[
         dict[Any, float] | None,
         "K=F,...",
-        "weights of the loss by class, such as 0=1,3=5; others weigh 1",
+        "weights of the loss by class, such as 0=1,3=5 or no=1,yes=5; others weigh 1",
     ] = None
     shuffle: Annotated[bool, "", "samples in their own order"] = True
     drop_last: Annotated[bool, "", "drop a last batch that is not full"] = False

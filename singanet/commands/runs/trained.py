@@ -292,6 +292,8 @@ def trained(
     if entry.task == "text" and known and data not in (None, usual):
         expected = f"{usual or 'plays'!r}, with the characters of the training"
         raise refusal(f"data {data!r}", expected, repr(data), "remove --data", DataError)
+    if target is not None and data is None:
+        raise refusal("--target", "--data as well", "none", "add --data FILE")
     own = OwnOptions(
         options.get("target") if data is None else target,
         seed=options.get("seed", 0),
