@@ -30,6 +30,7 @@ APART = {
     "singanet.data.GeneratorLoader": "its source makes batches",
     "singanet.data.TokenLoader": "its subclasses are called",
     "singanet.layers.Where": "its a and b are layers",
+    "singanet.functional": "its a and b are arrays",
     "singanet.report.Run": "read_run fills it",
     "singanet.training.Session": "fit makes it",
     "singanet.program.tuning.TuningReport": "tuning makes it",

@@ -18,7 +18,7 @@ from singanet.types import Array, Shape
 
 
 def from_function(
-    fn: Callable[[Array, Array], Array],
+    fn: Callable[[Any, Any], Any],
     gradient: Callable[[Array, Array], Array] | None = None,
     reduction: str = "mean",
 ) -> Loss:

@@ -79,6 +79,26 @@ def test_vae(tmp_path):
 
 
 @pytest.mark.full
+def test_grad_cam(tmp_path):
+    right, share, even = numbers("grad_cam", tmp_path)
+    assert right > 80
+    assert share > even + 20
+
+
+@pytest.mark.full
+def test_distillation(tmp_path):
+    teacher, _, alone, taught = numbers("distillation", tmp_path)
+    assert alone + 5 < taught < teacher + 2
+
+
+@pytest.mark.full
+def test_contrastive(tmp_path):
+    first, last, pixels, net = numbers("contrastive", tmp_path)
+    assert last < first
+    assert net > pixels + 15
+
+
+@pytest.mark.full
 def test_rbm(tmp_path):
     before, after, mean = numbers("rbm", tmp_path)
     assert after < 0.5 * mean < before

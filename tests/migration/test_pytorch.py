@@ -8,6 +8,7 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, optimizer
+from singanet import functional as F
 from singanet.errors import SingaNetError
 from singanet.optimizer import schedules
 from singanet.types import RowSparse
@@ -1096,14 +1097,15 @@ def each_alike(inputs, pairs, given, rtol=1e-10):
         close(found[ours.call.layer.name], theirs(*map(live, given)), rtol=rtol)
 
 
-@what("`a + b`, `a * 2`, `a[:, 0]`", "`torch.cat([a, b], -1)`")
+@what("`a + b`, `a * 2`, `a[:, 0]`", "`a.expand(-1, 4)`", "`torch.cat([a, b], -1)`")
 def operators(rng, tmp_path):
     a, b = Input("a", (4,)), Input("b", (4,))
     pairs = [
         (a + b, lambda a, b: a + b), (a * 2, lambda a, b: a * 2), (a[:, 0], lambda a, b: a[:, 0]),
-        (layers.Reduce("mean", "mean", 1)(a), lambda a, b: a.mean(1)),
-        (layers.Reduce("max", "max", 1)(a), lambda a, b: a.amax(1)),
-        (layers.Clip("c", 0, 1)(a), lambda a, b: a.clamp(0, 1)),
+        (F.mean(a, 1), lambda a, b: a.mean(1)),
+        (F.max(a, 1), lambda a, b: a.amax(1)),
+        (F.clip(a, 0, 1), lambda a, b: a.clamp(0, 1)),
+        (F.einsum("nj,nj->n", a, b), lambda a, b: torch.einsum("nj,nj->n", a, b)),
         (layers.Expand("e", (4,))(a[:, :1]), lambda a, b: a[:, :1].expand(-1, 4)),
         (layers.Concat("both", -1)(a, b), lambda a, b: torch.cat([a, b], -1)),
     ]  # fmt: skip
