@@ -30,7 +30,10 @@ APART = {
     "singanet.data.GeneratorLoader": "its source makes batches",
     "singanet.data.TokenLoader": "its subclasses are called",
     "singanet.layers.Where": "its a and b are layers",
-    "singanet.functional": "its a and b are arrays",
+    **{
+        f"singanet.functional.{name}": "its a and b are arrays"
+        for name in ("equal", "matmul", "maximum", "minimum", "where")
+    },
     "singanet.report.Run": "read_run fills it",
     "singanet.training.Session": "fit makes it",
     "singanet.program.tuning.TuningReport": "tuning makes it",
