@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 
@@ -174,6 +174,11 @@ def plain(scale: Scale) -> Scale:
     """Convert ``scale`` to a Python float, unless it is on a device or part of a recording."""
     known = type(scale) is np.ndarray or isinstance(scale, np.floating)
     return float(scale) if known else scale
+
+
+def as_float(scale: Any) -> float:
+    """Convert ``scale`` to a float, unless it is part of a recording."""
+    return cast("float", scale) if getattr(scale, "recorded", False) else float(scale)
 
 
 def within(xp: Any, norm: Any, limit: float) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.collectives import Collectives, SharedBatch, gathered
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
-from singanet.optimizer.hyper import Scale, on_host
+from singanet.optimizer.hyper import Scale, as_float, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grads, Names, Values, check_lists
 from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
@@ -369,7 +369,7 @@ class Reducer(Wrapper):
         sums = self._sums or self._round_of("step")
         try:
             for names, values, grads, factor in sums.rest():
-                self.optimizer.update(names, values, grads, float(factor))
+                self.optimizer.update(names, values, grads, as_float(factor))
         finally:
             self._sums = None
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 from singanet.base.described import Configurable, Counted, checked_call
 from singanet.errors import ArgumentError
-from singanet.optimizer.hyper import Scale
+from singanet.optimizer.hyper import Scale, as_float
 from singanet.optimizer.optimizer import Optimizer, Update
 from singanet.optimizer.state import Grad, Grads, Names, Values
 from singanet.params.param import Param, ParamSpec
@@ -100,7 +100,7 @@ class Wrapper(Counted, Configurable, ABC):
         factor of the gradients.
         """
         for some, their, handed, factor in self.take(names, values, grads, scale):
-            self.optimizer.update(some, their, handed, float(factor))
+            self.optimizer.update(some, their, handed, as_float(factor))
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """Yield the gradients for the inner optimizer from the gradients of a layer.

@@ -17,8 +17,8 @@ from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
 from singanet.program.trace.recorder import Recorder, no_collections
+from singanet.program.trace.rules import with_gradients_joined
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.updates import with_gradients_joined
 from singanet.types import Array
 
 if TYPE_CHECKING:

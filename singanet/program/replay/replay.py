@@ -35,7 +35,7 @@ from singanet.program.lower_sweeps import Ready
 from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
-from singanet.program.trace.updates import refresh
+from singanet.program.trace.rules import refresh
 from singanet.types import Array
 
 if TYPE_CHECKING:

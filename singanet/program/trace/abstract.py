@@ -103,6 +103,7 @@ class ChangingNumber:
     """A number that is another one at each replay."""
 
     __slots__ = ()
+    recorded = True
 
     def array(self, dtype: np.dtype[Any]) -> Array:
         """Return the array without axes from which kernels read the number."""
@@ -160,6 +161,7 @@ class AbstractArray(NDArrayOperatorsMixin):
     """
 
     __slots__ = ("_ref", "dtype", "offset", "region", "shape", "strides")
+    recorded = True
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(

@@ -35,9 +35,8 @@ from singanet.program.guard import is_as_shipped
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.trace.foreign_code import expect_unpatched, is_own, no_draws, stand_in
 from singanet.program.trace.layers import copied, copy_into, own
-from singanet.program.trace.reduced_updates import ReducedUpdates
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.updates import Updates
+from singanet.program.trace.updates import RecordedChain
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class LossStep:
                 return Counts.of(self.loss, widened(outputs), y).weight
             except NotRecordableError:
                 tape.delete_from(mark)
-        return partial(self._tell_weight, updates.chain)
+        return partial(self._tell_weight, updates.told)
 
     def _tells(self, updates: Any) -> bool:
         return updates.reduction is not None and self._exchange[1]
@@ -290,14 +289,14 @@ class RecordedStep:
     def __init__(
         self,
         recorder: Traces,
-        updates: Updates | ReducedUpdates,
+        updates: RecordedChain,
         given: dict[str, Any],
         beside: tuple[Any, Any] = (None, None),
     ) -> None:
         self._recorder, self._updates, self._given, self._beside = recorder, updates, given, beside
         self.net, self._tape = recorder.net, recorder.tape
         self._norm = updates.ahead()
-        self.holds = updates.chain.scaled is not None
+        self.holds = updates.told.scaled is not None
         self.updated = False
 
     def norm(self) -> TwoPasses | None:
@@ -330,23 +329,21 @@ class RecordedStep:
             value[...] = old
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        items = self._walked(again)
-        scaled = self._updates.chain.scaled is not None
-        return _placed(self._tape, items) if again or scaled else items
+        return _placed(self._tape, self._walked(again))
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         recorder, updates, tape = self._recorder, self._updates, self._tape
-        loss, scaled = recorder.loss, updates.chain.scaled
+        loss, scaled = recorder.loss, updates.told.scaled
         assert loss is not None
         y, weight = self._beside
-        given = {**self._given, **loss.fed(tape, y, weight, updates.chain)}
+        given = {**self._given, **loss.fed(tape, y, weight, updates.told)}
         outputs, contexts = recorder.forward(given, train=True)
         del given
         single = recorder.single(outputs)
         scale = None if scaled is None else scaled.precision.scaled
         dy = loss.record(tape, single, y, weight, not again, scale)
         if updates._weighs:
-            updates.begin(loss.weight(tape, single, y, updates), single)
+            updates.weigh(loss.weight(tape, single, y, updates), single)
             dy = loss.shared(tape, dy, updates)
         del single
         del outputs
@@ -373,11 +370,7 @@ class RecordedStep:
         return norm.knowing(items)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        for item in items:
-            if item[0]:
-                self._updates.record(item)
-            del item
-        self._updates.finish()
+        self._updates.apply(items)
 
 
 class RehearsedStep(RecordedStep):
@@ -391,5 +384,8 @@ def _placed(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradie
     """``items`` with the places of their values."""
     for item in items:
         values: list[Any] = [*map(tape.place, item.values)]
-        yield LayerGradients(item.names, values, item.grads, item.layer)
+        placed = LayerGradients(item.names, values, item.grads, item.layer)
+        placed._unfinished = item._unfinished
         del item
+        yield placed
+        del placed

@@ -46,10 +46,10 @@ from singanet.program.trace.losses import (
     RehearsedStep,
     copies_shown,
 )
-from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
+from singanet.program.trace.rules import Member, Numbers
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
 from singanet.program.trace.tape import Tape, recording_on
-from singanet.program.trace.updates import Member, Numbers, Updates
+from singanet.program.trace.updates import RecordedChain
 from singanet.program.trace.values import Draws
 from singanet.types import Array, Shape
 
@@ -164,7 +164,7 @@ class Recorder:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
         chain = UpdateChain(optimizer)
-        updates = updates_of(self.tape, chain, self.guard, self._trained(), self.held)
+        updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
         beside = targets(y, weighted, self._arrays)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -187,14 +187,14 @@ class Recorder:
                     del item
             return
         chain = UpdateChain(optimizer)
-        updates = updates_of(self.tape, chain, self.guard, self._trained(), self.held)
+        updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
         with self._running():
             tell(RehearsedStep(self, updates, self._fed(feed)), chain)
         self.tape.drops_unread = chain._selects
         self._keep(updates)
 
-    def _keep(self, updates: Updates | ReducedUpdates) -> None:
-        self.numbers, self.members = updates.numbers, updates.members
+    def _keep(self, updates: RecordedChain) -> None:
+        self.numbers, self.members = updates.rule.numbers, updates.rule.members
         self.reduction = updates.reduction
         self.notes += updates.reasons
 

@@ -7,7 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -89,6 +89,7 @@ class Tape:
         self._parts: dict[int, list[_Part]] = {}
         # By the id of an array from outside, which is kept alive, its place here.
         self._placed: dict[int, tuple[Any, AbstractArray]] = {}
+        self._arrays: dict[Ref, Array] = {}
         self._roots: dict[int, ArrayRegion] = {}
         # The tokens of which no array is left, so that no later call reads them.
         self.gone: set[int] = set()
@@ -217,7 +218,19 @@ class Tape:
         found = self._placed.get(id(array))
         if found is None:
             found = self._placed[id(array)] = array, self._held(array, constant, poison)
+            self._arrays.setdefault(found[1].ref, array)
         return found[1]
+
+    def array(self, place: Any) -> Array:
+        """Return the array that was held at ``place``; an array from outside is itself.
+
+        Raises `NotRecordableError` for planned memory.
+        """
+        if not isinstance(place, AbstractArray):
+            return cast("Array", place)
+        if place.ref not in self._arrays:
+            raise NotRecordableError("an array of its own for a parameter")
+        return self._arrays[place.ref]
 
     def place(self, array: Any) -> AbstractArray:
         """As `hold`, for an array that a call reads or fills; an abstract one is its own place."""

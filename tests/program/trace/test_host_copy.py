@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from singanet.program.trace.reduced_updates import HostCopy
+from singanet.program.trace.reductions import HostCopy
 from singanet.testing.device_like import device_like
 
 

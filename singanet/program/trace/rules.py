@@ -1,0 +1,471 @@
+"""Recorded rules: the updates of parameters, and the numbers of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from singanet.base.elsewhere import is_library
+from singanet.base.processes import done_whole
+from singanet.errors import SingaNetError
+from singanet.optimizer.chain import (
+    are_neighbours,
+    bounds_of,
+    has_own_schedules,
+    is_own_schedule,
+    onwards,
+    runs,
+)
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.hyper import is_one
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.regularization import Regularizer
+from singanet.optimizer.state import Grads, Names, ParamState, ParamUpdate, Values, check_fit
+from singanet.params.storage import Place, place_of
+from singanet.program.guard import Guard
+from singanet.program.ir import Call, NotRecordableError, Ref
+from singanet.program.join_lanes import moved, relocated
+from singanet.program.trace.foreign_code import is_own
+from singanet.program.trace.layers import is_sparse
+from singanet.program.trace.numbers import StepScalar, number_now
+from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, source_of
+from singanet.program.trace.tape import Tape
+from singanet.types import Array, RowSparse
+
+_SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
+
+
+class Numbers:
+    """The numbers of one update, computed by the optimizer before each replay.
+
+    The update is of one parameter, or of several with equal settings and steps.
+    """
+
+    def __init__(self, optimizer: Optimizer, states: Sequence[ParamState]) -> None:
+        self.optimizer, self.states, self.state = optimizer, tuple(states), states[0]
+        # Whether the update ends the step of its parameters.
+        self.counts = True
+        self._kept = [(state, state.arrays, bounds_of(state)) for state in states]
+        self._parts = self.state.regularizer, self.state.constraint
+        with _schedules_held(optimizer, self.state.regularizer):
+            numbers = optimizer.numbers(self.state)
+        self.scalars: list[StepScalar] = []
+        # A list, so that the scalars need no reference to this object.
+        self._current = [numbers]
+        # The numbers in all scalars; None in a refresh, which an interrupt may end early.
+        self._shown: Any = numbers
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The state arrays of all parameters."""
+        return [array for _, arrays, _ in self._kept for array in arrays]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the state arrays were replaced, as by loading."""
+        return any(state.held is not arrays for state, arrays, _ in self._kept)
+
+    def holds(self) -> bool:
+        """Whether the kernels of the program still fit the parameters."""
+        state = self.state
+        now = state.step, state.lr_mult, state.decay_mult, *self._parts
+        for state, arrays, bounds in self._kept:
+            if _SETTINGS(state) != now or state.held is not arrays:
+                return False
+            if bounds is not None and bounds_of(state) != bounds:
+                return False
+        return True
+
+    def settings(self) -> tuple[Any, ...]:
+        """Return the settings that the numbers depend on."""
+        state = self.state
+        alike = state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.ratio
+        return *alike, state.regularizer
+
+    def now(self) -> tuple[float, tuple[float, ...]]:
+        """Return the coefficient of the penalty and the numbers of the rule in this replay."""
+        return self._current[0]
+
+    def take(self, numbers: tuple[float, tuple[float, ...]]) -> None:
+        """Pass ``numbers`` to the kernels of the next replay."""
+        if numbers != self._shown:
+            self._shown = None
+            self._current[0] = numbers
+            for scalar in self.scalars:
+                scalar.refresh()
+            self._shown = numbers
+
+    def advance(self) -> None:
+        """Count a step."""
+        for state in self.states:
+            state.step += self.counts
+
+    def read(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the numbers as scalars that change from step to step.
+
+        A bool is part of the optimizer's case, and does not change.
+        """
+        current = self._current
+        penalty, values = current[0]
+
+        def reader(k: int) -> StepScalar:
+            return StepScalar(lambda: current[0][1][k])
+
+        changes = self.state.is_scheduled
+        return (StepScalar(lambda: current[0][0]) if changes else penalty), tuple(
+            v if isinstance(v, bool) else reader(k) for k, v in enumerate(values)
+        )
+
+
+def refresh(every: Sequence[Numbers]) -> None:
+    """Compute the numbers of this step, once for all parameters with the same."""
+    before: tuple[Any, ...] = ()
+    found: tuple[float, tuple[float, ...]] = 0.0, ()
+    for numbers in every:
+        settings = numbers.settings()
+        if settings != before or has_own_schedules(numbers.optimizer, settings[-1]):
+            before, found = settings, numbers.optimizer.numbers(numbers.state)
+        numbers.take(found)
+
+
+@contextmanager
+def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
+    """Replace the user's schedules by numbers in the block, since recording does not call them."""
+    owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
+    owners.append((regularizer, "coefficient"))
+    every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    own = [(owner, name, value) for owner, name, value in every if is_own_schedule(value)]
+    try:
+        for owner, name, _ in own:
+            setattr(owner, name, 0.5)
+        yield
+    finally:
+        for owner, name, value in own:
+            setattr(owner, name, value)
+
+
+class PendingUpdate(NamedTuple):
+    """An update of a parameter of ``layer`` by ``scale`` · ``grad``.
+
+    ``place`` is where the value is in a bucket. A gradient that is ``summed`` is a part of a
+    buffer, and stays there.
+    """
+
+    layer: str
+    state: ParamState
+    value: Array
+    grad: Any
+    scale: Any
+    place: Place | None
+    summed: bool
+
+    def precedes(self, other: PendingUpdate) -> bool:
+        """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
+        scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        mine, theirs = self.grad, other.grad
+        beside = not self.summed or (
+            mine.region is theirs.region and mine.offset + mine.nbytes == theirs.offset
+        )
+        return (
+            scales and beside and are_neighbours(self.place, self.state, other.place, other.state)
+        )
+
+
+class Member(NamedTuple):
+    """A parameter of ``layer`` that kernels update, and where its gradient is.
+
+    ``grad`` is None if the optimizer receives something else than the array there.
+    """
+
+    layer: str
+    state: ParamState
+    value: Array
+    grad: Ref | None
+
+
+class RecordedRule:
+    """Writes the updates by ``rule`` on the tape, in the place of the rule inside the stages.
+
+    Small neighbours in a bucket wait, and an element-wise rule updates them as one parameter.
+    Gradients may be ``summed`` in buffers. There are ``stages`` between the gradients of the net
+    and the rule. Errors: `NotRecordableError` for an update that is not arithmetic of arrays.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        rule: Any,
+        guard: Guard,
+        held: NarrowParameters,
+        stages: Sequence[Any],
+        summed: bool,
+    ) -> None:
+        self.tape, self.rule, self.guard, self.held = tape, rule, guard, held
+        self.summed, self.staged = summed, bool(stages)
+        self.layers: dict[str, str] = {}
+        """The layers of parameters by name."""
+        self.numbers: list[Numbers] = []
+        self.members: list[list[Member]] = []
+        self._by_element = getattr(type(rule), "_sweep", None) is ElementWise._sweep
+        # A user's stage may read a layer's parameters after their update.
+        self._joins = self._by_element and all(is_library(type(stage)) for stage in stages)
+        self._recordable: bool | None = None
+        self._waiting: list[PendingUpdate] = []
+        self._room = 0
+
+    def __getattr__(self, name: str) -> Any:
+        # Stages ask the rule for its states and rates.
+        return getattr(self.rule, name)
+
+    def update(self, names: Names, values: Values, grads: Grads, scale: Any = 1.0) -> None:
+        """Record `Optimizer.update`; a gradient of None belongs to another process."""
+        for name, value, grad in zip(names, values, grads, strict=True):
+            if grad is None:
+                continue
+            self.tape.layer = self.layers.get(name, self.tape.layer)
+            update = self._pending(name, value, grad, scale)
+            source = source_of(grad)
+            if source is not None:
+                self._rows(update, source)
+            elif not self._can_wait(update):
+                self._apply([update])
+            else:
+                if self._waiting and self._bucket is not update.place.bucket:  # type: ignore[union-attr]
+                    # No gradient waits for long.
+                    self.update_waiting()
+                self._waiting.append(update)
+
+    def _update_part(self, names: Names, values: Values, grads: Grads) -> None:
+        """Record updates that others of the same step and parameters follow, which count it."""
+        for name, value, grad in zip(names, values, grads, strict=True):
+            self._apply([self._pending(name, value, grad, 1.0)])
+            self.numbers[-1].counts = False
+            self.members[-1] = []
+
+    def saved(self) -> Callable[[], None]:
+        """Return a function that deletes all that is recorded from now on."""
+        tape = self.tape
+        calls, waiting, moves = len(tape.calls), [*self._waiting], dict(tape.moves)
+        sizes: list[tuple[list[Any], int]] = [
+            (each, len(each)) for each in (tape.scalars, self.numbers, self.members)
+        ]
+
+        def restore() -> None:
+            tape.delete_from(calls)
+            for each, size in sizes:
+                del each[size:]
+            self._waiting, tape.moves = waiting, moves
+
+        return restore
+
+    def _pending(self, name: str, value: Any, grad: Any, scale: Any) -> PendingUpdate:
+        """Return the update of the parameter, with its state. Raises `NotRecordableError`."""
+        state, array = self.rule.state(name), self.tape.array(value)
+        if is_sparse(grad) and source_of(grad) is None:
+            raise NotRecordableError("rows of a table")
+        if is_sparse(grad) and type(self.rule).update is not Optimizer.update:
+            raise NotRecordableError("its optimizer looks at rows before")
+        for part in (state.constraint, state.regularizer):
+            if part is not None and not is_own(part):
+                raise NotRecordableError(f"{type(part).__name__} is not singanet's")
+            if part is not None:
+                self.guard.part(part)
+        # Only a replay knows the rows.
+        none = RowSparse(*(part[:0] for part in grad)) if is_sparse(grad) else grad
+        try:
+            check_fit("", name, array, none, state.shape)
+        except SingaNetError as error:
+            raise NotRecordableError(str(error)) from None
+        is_new = not state.arrays
+        state = self.rule.settle(name, array)
+        if is_new:
+            self.tape.note(sum(each.nbytes for each in state.arrays), "state")
+        place = place_of(array)
+        return PendingUpdate(self.tape.layer, state, array, grad, scale, place, self.summed)
+
+    # -- neighbours that are updated together -----------------------------------------------------
+
+    @property
+    def _bucket(self) -> Any:
+        """The bucket of the updates that wait."""
+        return self._waiting[0].place.bucket  # type: ignore[union-attr]
+
+    def _can_wait(self, update: PendingUpdate) -> bool:
+        """Whether the update can be part of a joint one."""
+        state, value, grad, tape = update.state, update.value, update.grad, self.tape
+        if update.place is None or state.constraint is not None or not self._joins:
+            return False
+        if state.name in self.held or not getattr(value.flags, "writeable", True):
+            return False
+        if grad.dtype != value.dtype or not grad.flags.c_contiguous:
+            return False
+        if not self.summed:
+            if self.staged and not is_one(update.scale):
+                # The end of an interrupted step knows no scale.
+                return False
+            number = tape.ref(grad).token
+            token = tape.tokens[number]
+            movable = token.held is None and token.writes and token.nbytes == grad.nbytes
+            if not movable or number in tape.moves:
+                return False
+        if has_own_schedules(self.rule, state.regularizer):
+            return False
+        if self._recordable is None:
+            restore = self.saved()
+            try:
+                self._apply([update])
+            except NotRecordableError:
+                self._recordable = False
+            else:
+                self._recordable = True
+            restore()
+        return self._recordable
+
+    def update_waiting(self) -> None:
+        """Record the updates that wait for others."""
+        group, self._waiting = self._waiting, []
+        tape, now = self.tape, (self.tape.layer, self.tape.phase)
+        for run in runs(group):
+            # A gradient of two parameters is in one place only.
+            apart = not self.summed and len({tape.ref(each.grad).token for each in run}) < len(run)
+            for part in [[each] for each in run] if apart else [run]:
+                tape.layer, tape.phase = "" if len(part) > 1 else part[0].layer, "update"
+                self._apply(part, waited=True)
+        tape.layer, tape.phase = now
+
+    def _apply(self, run: Sequence[PendingUpdate], waited: bool = False) -> None:
+        """Record the rule for ``run``, neighbours that are updated as one parameter.
+
+        The updates may have ``waited`` for gradients of later layers.
+        """
+        tape, rule, first = self.tape, self.rule, run[0]
+        numbers = Numbers(rule, [update.state for update in run])
+        value, grad, arrays = first.value, first.grad, numbers.arrays
+        if first.state.name in self.held or value.size > rule._most_in_kernels:
+            self._in_one_call(numbers, first)
+        else:
+            if len(run) > 1:
+                value, grad, arrays = self._joint(run)
+            known = len(tape.scalars)
+            # By the layers an element-wise rule works through blocks of a large parameter.
+            with tape.in_blocks() if self._by_element and len(run) == 1 else nullcontext():
+                near: list[Any] = [*map(tape.place, (value, *arrays))]
+                now = numbers.state, near.pop(0), grad, near, *numbers.read(), first.scale
+                rule.apply_rule(ParamUpdate(*now))
+            numbers.scalars = tape.scalars[known:]
+        # An interrupted step needs the gradients that waited, and all if no stage changed them.
+        asked = not self.summed and (waited or not self.staged)
+        self._add(numbers, [(each, tape.ref(each.grad) if asked else None) for each in run])
+
+    def _joint(self, run: Sequence[PendingUpdate]) -> tuple[Array, Any, list[Array]]:
+        """Return value, gradient and state of ``run`` as one parameter.
+
+        The gradients are moved to one place, unless they are contiguous already.
+        """
+        first, last, tape = run[0].place, run[-1].place, self.tape
+        assert first is not None
+        assert last is not None
+        value = first.bucket[first.start : last.stop]
+        arrays = [onwards(array, value.size, array.base) for array in run[0].state.arrays]
+        if self.summed:
+            return value, run[0].grad.viewed((value.size,), (value.itemsize,)), arrays
+        grad, start = tape.like(value), 0
+        for update in run:
+            tape.moves[tape.ref(update.grad).token] = grad.region.number, start
+            start += update.value.nbytes
+        return value, grad, arrays
+
+    def _add(self, numbers: Numbers, group: Sequence[tuple[PendingUpdate, Ref | None]]) -> None:
+        self.numbers.append(numbers)
+        memory_of = self.held.memory_of
+        self.members.append(
+            [Member(u.layer, u.state, memory_of(u.state.name, u.value)[0], r) for u, r in group]
+        )
+
+    def finish(self) -> None:
+        """Let members know where their gradients were moved to."""
+        for members in self.members:
+            members[:] = [
+                m if m.grad is None else m._replace(grad=relocated(m.grad, self.tape.moves))
+                for m in members
+            ]
+
+    # -- updates in Python ------------------------------------------------------------------------
+
+    def _in_one_call(self, numbers: Numbers, update: PendingUpdate) -> None:
+        """Record `Optimizer.apply_rule` itself.
+
+        It has many kernels, some for each block of rows, or its array is lent for the update.
+        """
+        rule, state, name = self.rule, update.state, update.state.name
+        # One parameter at a time.
+        more = max(rule._rule_for(state)._room(update.value) - self._room, 0)
+        self._room += more
+        self.tape.beside += more
+
+        def apply(lent: list[Array], grad: Array, scale: Any) -> None:
+            now = numbers.arrays, *numbers.now(), number_now(scale)
+            rule.apply_rule(ParamUpdate(state, lent[0], grad, *now))
+
+        filled = [array for array in numbers.arrays if array.size]
+        reads = update.grad, update.scale
+        call = self.in_python("update", [name], [update.value], reads, apply, filled)
+        # Rounding draws numbers.
+        call.barrier = name in self.held
+
+    def _rows(self, update: PendingUpdate, source: RowsSource) -> None:
+        """Record the update of the rows of a table that ``source`` has."""
+        rule, state, value = self.rule, update.state, update.value
+        numbers = Numbers(rule, [state])
+
+        def apply(lent: list[Array], scale: Any) -> None:
+            rows, now = source.now(), (state.arrays, *numbers.now(), number_now(scale))
+            rule._apply_rule_to_rows(rows.indices, ParamUpdate(state, lent[0], rows.rows, *now))
+
+        self.in_python("update rows", [state.name], [value], (update.scale,), apply)
+        if not self._by_element:
+            # The rows of value and state are copied together.
+            whole = sum(array.size == value.size for array in (value, *numbers.arrays))
+            self.tape.beside += whole * source.nbytes
+        self._add(numbers, [(update, None)])
+
+    def in_python(
+        self,
+        name: str,
+        names: Names,
+        values: Values,
+        reads: tuple[Any, ...],
+        function: Callable[..., None],
+        filled: Sequence[Array] = (),
+    ) -> Call:
+        """Record a Python call that changes ``values``, of parameters ``names``, and ``filled``.
+
+        ``function`` receives the values, and ``reads`` in a replay. It has no reference to arrays
+        of the recording, whose memory would live as long as the program.
+        """
+        held = self.held
+
+        @done_whole
+        def change(*now: Any) -> None:
+            held.change(names, values, lambda lent: function(lent, *now))
+
+        pairs = zip(names, values, strict=True)
+        memory = [array for each, value in pairs for array in held.memory_of(each, value)]
+        call = self.tape.add(
+            change, reads, {}, [*memory, *filled], "hidden", changes=True, name=name
+        )
+        call.barrier = True
+        return call
+
+
+def with_gradients_joined(
+    calls: Sequence[Call], moves: Mapping[int, tuple[int, int]]
+) -> list[Call]:
+    """Return ``calls`` with the gradients at the places that ``moves`` gives them."""
+    for call in calls:
+        if not moves.keys().isdisjoint(call.writes):
+            # A step that is interrupted finds them there.
+            call.once = True
+    return [moved(call, moves) for call in calls]
