@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import log
@@ -523,43 +523,17 @@ class MultiHeadAttention(Layer):
         else:
             merged = ctx.ops.xp.empty((len(q), q.shape[2], q.shape[1] * v.shape[3]), q.dtype)
             params = {key: ctx.params[key] for key in _RELATIVE if key in ctx.params}
-            fill = partial(self._continue, ctx.past, ctx.dtype, kept, self._plain_case())
+            further = _FurtherSteps(self, ctx.past, ctx.dtype, kept)
             read = q, v, k, rest, mask, params
-            ctx.ops.as_one(fill, [merged], read, (1, q.dtype), q.size)
+            ctx.ops.as_one(further, [merged], read, (1, q.dtype), q.size)
         ctx.save(merged=merged)
         y = product(self, ctx, merged, "output_")
         return [y, weights] if self.return_weights else y
 
-    def _continue(
-        self,
-        past: KVCache,
-        dtype: Any,
-        kept: list[str],
-        plain: Attention,
-        ops: Ops,
-        working: Array,
-        merged: Array,
-        *read: Any,
-    ) -> None:
-        """Write the merged heads of the next steps to ``merged``; a program calls it in replays."""
-        *parts, params = read
-        # Evaluation draws no numbers.
-        rng: Any = None
-        ctx = Context(ops, rng, params, False, False, dtype)
-        ctx.past, out = past.now, heads_of(merged, self.dims["value"])
-        q, v, k, rest, mask = parts
-        if not rest and mask is None and self.relative is None:
-            v, k = self._with_cached(ctx, kept, v, k)
-            if ops.attend_few(q, k, v, plain, self._first(ctx), out):
-                return
-            kept = []
-        means, _ = self._attended(ctx, kept, q, v, k, rest, mask)
-        ops.copyto(out, means)
-
     def _attended(
         self,
         ctx: Context,
-        kept: list[str],
+        kept: Sequence[str],
         q: Array,
         v: Array,
         k: Array,
@@ -572,7 +546,7 @@ class MultiHeadAttention(Layer):
         """
         if mask is not None:
             mask = self._keys_so_far(ctx, mask)
-        v, k = self._with_cached(ctx, kept, v, k)
+        v, k = self._with_cached(ctx.ops, ctx.past, kept, v, k)
         case = self._case(ctx, q, k, rest, mask)
         ctx.save(q=q, v=v, k=k, case=case, shape=() if mask is None else mask.shape)
         case = self._placed(ctx, case, q, k)
@@ -585,15 +559,15 @@ class MultiHeadAttention(Layer):
         return means, None
 
     def _with_cached(
-        self, ctx: Context, kept: list[str], v: Array, k: Array
+        self, ops: Ops, past: KVCache | None, kept: Sequence[str], v: Array, k: Array
     ) -> tuple[Array, Array]:
         """Return values and keys after the cached ones of the parts ``kept``."""
-        if ctx.past is None:
+        if past is None:
             return v, k
-        ops, last = ctx.ops, self._last()
+        last = self._last()
         return (
-            ctx.past.extended(ops, "value", v, last) if "value" in kept else v,
-            ctx.past.extended(ops, "key", k, last) if "key" in kept else k,
+            past.extended(ops, "value", v, last) if "value" in kept else v,
+            past.extended(ops, "key", k, last) if "key" in kept else k,
         )
 
     def _plain_case(self) -> Attention:
@@ -630,7 +604,7 @@ class MultiHeadAttention(Layer):
             dropout=self.dropout if drops else 0.0,
             **masks,
         )
-        first = self._first(ctx)
+        first = self._first(ctx.past)
         return case.placed(ops.xp, first, (queries, keys)) if self.causal else case
 
     def _last(self) -> int | None:
@@ -638,11 +612,11 @@ class MultiHeadAttention(Layer):
         beside = self.mask or self.relative or self.has_lengths or self.segments
         return None if beside or self.given > 1 else self.window
 
-    def _first(self, ctx: Context) -> Counts:
+    def _first(self, past: KVCache | None) -> Counts:
         """Return the position of the first query among the keys, (N,) if samples differ."""
-        if not self.causal or ctx.past is None:
+        if not self.causal or past is None:
             return 0
-        return together(ctx.starts - ctx.past.shown_from("key"))
+        return together(past.starts - past.shown_from("key"))
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """Return the projection ``part`` of its source, normalised if there is a norm."""
@@ -772,3 +746,59 @@ class MultiHeadAttention(Layer):
     def _moves_mask(self, ctx: Context) -> bool:
         """Whether the gradient of the mask is wanted."""
         return self.mask == "added" and ctx.needs_input_grad
+
+
+class _FurtherSteps:
+    """A call that attends from further steps of sequences to these and the cached ones.
+
+    A program makes it at each replay, of the caches of its sequences then.
+    """
+
+    def __init__(
+        self, layer: MultiHeadAttention, past: KVCache, dtype: np.dtype[Any], kept: list[str]
+    ) -> None:
+        self._layer, self._past, self._dtype, self._kept = layer, past, dtype, kept
+        self._plain = layer._plain_case()
+
+    def __call__(self, ops: Ops, working: Array, merged: Array, *read: Any) -> None:
+        """Write the merged heads; ``read`` are heads, masks and parameters."""
+        self.bound(ops, working, merged, *read)()
+
+    def bound(
+        self,
+        ops: Ops,
+        working: Array,
+        merged: Array,
+        q: Array,
+        v: Array,
+        k: Array,
+        rest: list[Array],
+        mask: Array | None,
+        params: Mapping[str, Array],
+    ) -> Callable[[], None]:
+        """Return the call for these arrays."""
+        out = heads_of(merged, self._layer.dims["value"])
+        if rest or mask is not None or params:
+            return partial(self._attend, ops, out, (q, v, k, rest, mask), self._kept, params)
+        return partial(self._attend_few, ops, out, q, v, k)
+
+    def _attend_few(self, ops: Ops, out: Array, q: Array, v: Array, k: Array) -> None:
+        past, layer = self._past.now, self._layer
+        v, k = layer._with_cached(ops, past, self._kept, v, k)
+        if not ops.attend_few(q, k, v, self._plain, layer._first(past), out):
+            self._attend(ops, out, (q, v, k, [], None), (), {})
+
+    def _attend(
+        self,
+        ops: Ops,
+        out: Array,
+        parts: tuple[Any, ...],
+        kept: Sequence[str],
+        params: Mapping[str, Array],
+    ) -> None:
+        # Evaluation draws no numbers.
+        rng: Any = None
+        ctx = Context(ops, rng, params, False, False, self._dtype)
+        ctx.past = self._past.now
+        means, _ = self._layer._attended(ctx, kept, *parts)
+        ops.copyto(out, means)

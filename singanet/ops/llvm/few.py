@@ -5,6 +5,7 @@ Such are the steps of a decoder: time goes into reading weights and keys, and in
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,8 @@ _VECTORS = 16
 """Vectors of queries, and of sums, that stay in registers."""
 _QUERIES = 8
 """Queries of a head up to which keys are not multiplied by blocks."""
+_BRIEF = 1 << 14
+"""Scores that take some tens of microseconds."""
 _EVERY = 1 << 40
 """A window that hides no key."""
 
@@ -119,26 +122,57 @@ def _attend_few_fits(
 def _attend_few(
     ops: PlannedOps, q: Array, k: Array, v: Array, case: Attention, first: Any, out: Array
 ) -> bool:
-    (n, heads, queries, size), (groups, keys) = q.shape, k.shape[1:3]
-    shared, vectors, width = heads // groups, size // LANES, v.shape[3] // LANES
-    most = max(1, min(4, _VECTORS // max(vectors, width)))
-    together = max(count for count in range(1, most + 1) if shared % count == 0)
-    positions = first if case.causal else keys - 1
+    window = _EVERY if case.window is None else case.window
+    given = k.shape[1], v.shape[3], case.causal, window, case.scale
+    key = q.shape, q.strides, out.strides, *given
+    plan: _FewQueries = ops.runtime().plan(_FewQueries, key, 0)
+    positions = first if case.causal else k.shape[2] - 1
     if isinstance(positions, int):
-        firsts = _firsts(n, positions)
+        firsts = _firsts(len(q), positions)
     else:
         firsts = np.ascontiguousarray(positions, np.int64)
-    line = keys + 2 * LANES
-    scores = ops.runtime().working("scores", (together * line,))
-    arrays = out, q, k, v
-    _attend_few_function(together, vectors, width)(
-        *[array.ctypes.data for array in arrays],
-        *(address(firsts), address(scores), 0, n * groups, groups, shared // together),
-        *(queries, keys, int(case.causal)),
-        *(_EVERY if case.window is None else case.window, line, _bits(case.scale)),
-        *(*out.strides[:3], *q.strides[:3], *k.strides[:3], *v.strides[:3]),
-    )
+    plan.attend(q, k, v, firsts, out)
     return True
+
+
+class _FewQueries:
+    """The arguments of the function, of which keys, values and addresses change."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        shape: Shape,
+        strides: Shape,
+        out: Shape,
+        groups: int,
+        width: int,
+        causal: bool,
+        window: int,
+        scale: float,
+    ) -> None:
+        n, heads, queries, size = shape
+        shared, vectors = heads // groups, (size // LANES, width // LANES)
+        most = max(1, min(4, _VECTORS // max(vectors)))
+        self._heads = max(count for count in range(1, most + 1) if shared % count == 0)
+        self._function = _attend_few_function(self._heads, *vectors)
+        self._size, self._line, self._scores = n * heads * queries, 0, np.empty(0, np.float32)
+        self._given = (ctypes.c_int64 * 28)()
+        self._given[6:11] = 0, n * groups, groups, shared // self._heads, queries
+        self._given[12:14], self._given[15] = (int(causal), window), _bits(scale)
+        self._given[16:22] = *out[:3], *strides[:3]
+
+    def attend(self, q: Array, k: Array, v: Array, firsts: Array, out: Array) -> None:
+        """Write the outputs."""
+        keys, given = k.shape[2], self._given
+        if keys + 2 * LANES > self._line:
+            self._line = 2 * (keys + LANES)
+            self._scores = np.empty(self._heads * self._line, np.float32)
+            given[5], given[14] = address(self._scores), self._line
+        given[:5] = address(out), address(q), address(k), address(v), address(firsts)
+        given[11], given[22:28] = keys, (*k.strides[:3], *v.strides[:3])
+        # What takes long lets other threads of Python run.
+        brief = self._size * keys < _BRIEF
+        (self._function.briefly if brief else self._function.at_length)(given)
 
 
 @lru_cache(maxsize=4)
@@ -148,10 +182,10 @@ def _firsts(samples: int, first: int) -> Array:
 
 
 @cache
-def _attend_few_function(heads: int, size: int, width: int) -> Any:
+def _attend_few_function(heads: int, size: int, width: int) -> CompiledFunction:
     from singanet.ops.compiled import attend, engine
 
-    return engine.known(attend.attend_few, heads, size, width).call
+    return engine.known(attend.attend_few, heads, size, width)
 
 
 attend_few = Route("compiled", _attend_few, _attend_few_fits)

@@ -23,6 +23,7 @@ from singanet.program.ir import (
     NotRecordableError,
     Ref,
     filled_by,
+    map_leaves,
     multiplied,
     multiplied_halves,
     picked,
@@ -172,6 +173,8 @@ class RecordingKernels(NumpyOps):
         call = partial(filled_by, function, tape.backend, len(made))
         name = getattr(function, "func", function).__module__.rpartition(".")[2]
         written = tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
+        if hasattr(function, "bound") and tape.lowering is ON_HOST:
+            written.bind = partial(_bound_one, function, tape.backend, len(made), written.arguments)
         written.passes = passes_for(adds, sum(ref.size for ref in arrays_in([read, *made])))
 
     def host(self, array: Array) -> Array:
@@ -292,6 +295,17 @@ class RecordingKernels(NumpyOps):
             function = partial(_through_host, function)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows
+
+
+def _bound_one(
+    function: Any, ops: Ops, count: int, given: Any, array_of: Callable[[Ref], Array]
+) -> Callable[[], object]:
+    """Return a call of `Ops.as_one` by a function that is bound to its arrays."""
+    arrays = map_leaves(given, Ref, array_of)
+    made: Callable[[], object] = function.bound(
+        ops, arrays[count], *arrays[:count], *arrays[count + 1 :]
+    )
+    return made
 
 
 def _bound_product(
