@@ -236,8 +236,9 @@ class KVCache:
     def advance(self, steps: int) -> None:
         """Count a part of ``steps`` steps that the whole net has processed."""
         self._starts = self._starts + steps
-        self._states.update(self._new_states)
-        self._new_states.clear()
+        if self._new_states:
+            self._states.update(self._new_states)
+            self._new_states.clear()
 
     def expect_back(self, starts: Counts) -> None:
         """Errors: the state after ``starts`` steps is not stored."""

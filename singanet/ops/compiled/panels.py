@@ -214,11 +214,11 @@ class _DotProduct(_Product):
                             key = b, row, v, number
                             sums[key] = code.dot(sums[key], codes, four)
         found: Sums = {}
-        for key in keys:
-            low, middle, high = (code.floats_of(sums[(*key, n)]) for n in range(_BYTES))
+        for place in keys:
+            low, middle, high = (code.floats_of(sums[(*place, n)]) for n in range(_BYTES))
             total = code.add_product(low, middle, code.number(256.0))
             total = code.add_product(total, high, code.number(65536.0))
-            found[key] = code.multiply(total, self._sizes[key[:2]])
+            found[place] = code.multiply(total, self._sizes[place[:2]])
         return found
 
 

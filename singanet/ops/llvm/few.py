@@ -157,9 +157,9 @@ class _FewQueries:
         self._function = _attend_few_function(self._heads, *vectors)
         self._size, self._line, self._scores = n * heads * queries, 0, np.empty(0, np.float32)
         self._given = (ctypes.c_int64 * 28)()
-        self._given[6:11] = 0, n * groups, groups, shared // self._heads, queries
-        self._given[12:14], self._given[15] = (int(causal), window), _bits(scale)
-        self._given[16:22] = *out[:3], *strides[:3]
+        self._given[6:11] = [0, n * groups, groups, shared // self._heads, queries]
+        self._given[12:14], self._given[15] = [int(causal), window], _bits(scale)
+        self._given[16:22] = [*out[:3], *strides[:3]]
 
     def attend(self, q: Array, k: Array, v: Array, firsts: Array, out: Array) -> None:
         """Write the outputs."""
@@ -168,8 +168,8 @@ class _FewQueries:
             self._line = 2 * (keys + LANES)
             self._scores = np.empty(self._heads * self._line, np.float32)
             given[5], given[14] = address(self._scores), self._line
-        given[:5] = address(out), address(q), address(k), address(v), address(firsts)
-        given[11], given[22:28] = keys, (*k.strides[:3], *v.strides[:3])
+        given[:5] = [*map(address, (out, q, k, v, firsts))]
+        given[11], given[22:28] = keys, [*k.strides[:3], *v.strides[:3]]
         # What takes long lets other threads of Python run.
         brief = self._size * keys < _BRIEF
         (self._function.briefly if brief else self._function.at_length)(given)
