@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _FEW = 4
 """Largest number of rows whose sums of a panel stay in registers."""
+_FEW_OF_BYTES = 8
+"""The same of products of bytes, which take a quarter of the arithmetic."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""
 _ADDS_A_BYTE = 8
@@ -41,8 +43,10 @@ _ADDS_A_BYTE = 8
 
 
 def _fits(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
-    few = len(x) <= _FEW and not held.transposed and not isinstance(held, HalvesMatrix)
-    return few and _fits_any(ops, x, held)
+    few = len(x) <= _FEW_OF_BYTES and not held.transposed and not isinstance(held, HalvesMatrix)
+    if not (few and _fits_any(ops, x, held)):
+        return False
+    return len(x) <= _FEW or (isinstance(held, BlockMatrix) and _multiplies_bytes())
 
 
 def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
@@ -62,6 +66,11 @@ def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = Non
 def _multiply(
     ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
 ) -> Array:
+    if len(x) > _FEW:
+        y = np.empty((len(x), held.outputs), np.float32) if out is None else out
+        for rows in _fours(x):
+            _multiply(ops, x[rows], held, out=y[rows])
+        return y
     case = _case_of(held, len(x))
     width = case.width
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
@@ -76,6 +85,11 @@ def _multiply(
         return y if width == held.outputs else np.ascontiguousarray(y[:, : held.outputs])
     out[...] = y[:, : held.outputs]
     return out
+
+
+def _fours(x: Array) -> list[slice]:
+    """Return ranges of as many rows as are multiplied together."""
+    return [slice(start, start + _FEW) for start in range(0, len(x), _FEW)]
 
 
 few_rows = Route("compiled", _multiply, _fits)
@@ -219,7 +233,8 @@ def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | No
     kind = held.kind if isinstance(held, BlockMatrix) else "words"
     if not _fits(ops, x, held):
         return _panels(kind, held.transposed)
-    return (_words(len(x)) if kind == "words" else _blocks(kind, len(x))).call
+    rows = min(len(x), _FEW)
+    return (_words(rows) if kind == "words" else _blocks(kind, rows)).call
 
 
 def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], object] | None:
@@ -229,6 +244,10 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     """
     if not _fits(ops, x, held, out=out) or not (x.flags.c_contiguous and out.flags.c_contiguous):
         return None
+    if len(x) > _FEW:
+        found = [bound(ops, x[rows], held, out[rows]) for rows in _fours(x)]
+        parts = [part for part in found if part is not None]
+        return partial(_one_by_one, parts) if len(parts) == len(found) else None
     assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
     case = _case_of(held, len(x))
     if case.width != held.outputs or case.inputs != x.shape[1]:
@@ -242,6 +261,11 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     if side_by_side is None or len(calls) == 1:
         return calls[0]
     return partial(side_by_side, [[call] for call in calls])
+
+
+def _one_by_one(calls: list[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
 
 
 def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:
@@ -275,7 +299,14 @@ def _panels(kind: str, transposed: bool) -> Callable[..., None]:
 
 
 @cache
+def _multiplies_bytes() -> bool:
+    from singanet.ops.compiled import engine
+
+    return engine.multiplies_bytes()
+
+
+@cache
 def _blocks(kind: str, rows: int) -> CompiledFunction:
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.blocks_product, kind, rows, engine.multiplies_bytes())
+    return engine.known(panels.blocks_product, kind, rows, _multiplies_bytes())
