@@ -23,6 +23,9 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
+_SORTED = 256
+"""Weights that are sorted at first, and how many times as many after each try."""
+
 _AGAIN = 4
 """The maximum number of steps read again so that all texts have the same number to read."""
 
@@ -174,12 +177,31 @@ class Sampling:
         if self.temperature == 0:
             found = np.asarray(probabilities, np.float64).argmax(axis=1)
             return found
-        order, falling = self._falling(self._weights(probabilities))
-        total = falling.cumsum(axis=1)
-        below = total <= chances[:, None] * total[:, -1:]
-        place = np.minimum(below.sum(axis=1), (falling > 0).sum(axis=1) - 1)
-        found = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
-        return found
+        weights = self._weights(probabilities)
+        return np.array([self._drawn(*each) for each in zip(weights, chances, strict=True)])
+
+    def _drawn(self, weights: Array, chance: float) -> int:
+        """Return the index that ``chance`` selects, by falling weight.
+
+        A draw is nearly always among the largest weights, so that few are sorted.
+        """
+        whole = weights.sum()
+        count = _SORTED if self.top_k is None else self.top_k
+        while True:
+            order = _largest(weights, count)[: self.top_k]
+            ends = len(order) == len(weights) or self.top_k is not None
+            falling = weights[order]
+            total = falling.cumsum()
+            goal = chance * (total[-1] if ends else whole)
+            if self.top_p is not None:
+                kept = total - falling < self.top_p * (total[-1] if ends else whole)
+                ends |= not kept[-1]
+                falling, total = falling[kept], total[kept]
+                goal = chance * total[-1] if ends else np.inf
+            if ends or goal < total[-1]:
+                place = min(int((total <= goal).sum()), int((falling > 0).sum()) - 1)
+                return int(order[place])
+            count *= _SORTED
 
     def _adjusted(self, probabilities: Array) -> Array:
         """Return the distribution (N, C) of the draw in float64; one-hot at temperature 0."""
@@ -213,6 +235,19 @@ class Sampling:
             total = falling.cumsum(axis=1)
             falling = np.where(total - falling < self.top_p * total[:, -1:], falling, 0.0)
         return order, falling
+
+
+def _largest(weights: Array, count: int) -> Array:
+    """Return the indices of at least ``count`` largest weights, falling; the first of equal ones.
+
+    Among them are all that equal the last of these.
+    """
+    found = np.arange(len(weights))
+    if count < len(weights):
+        least = np.partition(weights, len(weights) - count)[len(weights) - count]
+        found = np.flatnonzero(weights >= least)
+    order: Array = found[np.argsort(-weights[found], kind="stable")]
+    return order
 
 
 def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentError:

@@ -229,3 +229,29 @@ def test_ids_come_round_by_round(rng):
     assert list(next(writer)) == writer.rows == [1]
     writer.end([1])
     assert list(writer) == []
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(0.7, top_k=4),
+        Sampling(1.3, top_p=0.9),
+        Sampling(1.0, top_k=280, top_p=0.5),
+        Sampling(2.0, top_p=1.0),
+        Sampling(1.0, top_k=10**6),
+    ],
+)
+@pytest.mark.parametrize("words", [5, 300, 3000])
+def test_draws_among_few_are_those_among_all(sampling, words, rng):
+    """Few weights are sorted; the draws are by the order of all, equal ones too."""
+    for spread in (0.01, 1.0, 5.0):
+        for digits in (2, 12):
+            weights = np.exp(spread * rng.standard_normal((4, words))).round(digits) + 1e-3
+            p, chances = weights / weights.sum(axis=1, keepdims=True), rng.random(4)
+            order, falling = sampling._falling(sampling._weights(p))
+            total = falling.cumsum(axis=1)
+            place = (total <= chances[:, None] * total[:, -1:]).sum(axis=1)
+            last = (falling > 0).sum(axis=1) - 1
+            found = order[np.arange(4), np.minimum(place, last)]
+            np.testing.assert_array_equal(sampling.chosen(p, chances), found)
