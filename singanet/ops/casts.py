@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,15 @@ def cast(x: Array, dtype: Any) -> Array:
     if many < x.size:
         made.reshape(-1, order="A")[many:] = x.reshape(-1, order="A")[many:]
     return made
+
+
+def is_compiled(x: Any, y: Any) -> bool:
+    """Whether a compiled function, which is loaded now, casts arrays like ``x`` to ones like ``y``.
+
+    Both have a shape and a dtype.
+    """
+    large = prod(x.shape) >= _LEAST and {x.dtype, y.dtype} == _BOTH
+    return large and _compiled(x.dtype.itemsize == 4)[0] is not None
 
 
 @cache

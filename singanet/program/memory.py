@@ -25,6 +25,7 @@ from singanet.engine.timeline import MemoryLog, PeakMemory
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.loss.head_loss import MultiLoss
 from singanet.ops import ops_for
+from singanet.ops.casts import is_compiled
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
@@ -37,7 +38,7 @@ from singanet.program.cost import (
     PRODUCTS_BYTES,
     work_of,
 )
-from singanet.program.ir import Call, NotRecordableError, Token
+from singanet.program.ir import Call, NotRecordableError, Token, refs_of
 from singanet.program.lowering import ON_HOST
 from singanet.program.programs import programs_of
 from singanet.program.recompute import MemoryTarget, Recompute
@@ -347,15 +348,16 @@ class Rehearsal:
             executions = bindings + (self._turns - 1) * bindings // self._walks
             program = self._calls(recording) * CALL_BYTES + executions * EXECUTION_BYTES
         plans, wide = len(recording.recipes), recording.is_wide
-        # Functions that LLVM compiled are counted where that was done.
-        compiled = once_bytes() if self._on_host and recording.is_compiled else 0
-        arena, first = _arena_bytes(recording, tape.tokens), 0
+        arena, first, compiled = _arena_bytes(recording, tape.tokens), 0, recording.is_compiled
         if not self._at_once:
             # When the step by the layers takes most, neither all state nor all plans are made.
             most, moment = self._log.peak("input", "array", "scratch", "state")
             later = plans * (1 - moment.calls / max(1, len(tape.calls)))
             by_layers = most - self._log.peak("state")[0] - round(later * PLAN_BYTES[wide])
             first = max(0, by_layers - arena - program)
+            # A program casts by NumPy.
+            copies = (refs_of(call) for call in tape.calls if call.function is np.copyto)
+            compiled |= any(len(refs) == 2 and is_compiled(*refs) for refs in copies)
         return PeakMemory(
             {
                 "arena": arena,
@@ -365,7 +367,8 @@ class Rehearsal:
                 "program": program,
                 "kernels": plans * PLAN_BYTES[wide]
                 + PRODUCTS_BYTES[wide] * recording.is_recurrent
-                + compiled,
+                # Functions that LLVM compiled are counted where that was done.
+                + once_bytes() * (compiled and self._on_host),
                 "first step": first,
             }
         )

@@ -15,7 +15,7 @@ from singanet.initializer import Gaussian, Orthogonal
 from singanet.layers import Activation, Conv2D, Dense, Dropout, Flatten
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.models import build
-from singanet.ops import numpy_ops
+from singanet.ops import casts, numpy_ops
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, SingleProcess
 from singanet.program.compile import compiled
@@ -210,6 +210,18 @@ def test_in_float16_state_masters_and_gradients_are_those_of_a_fit(make, copies)
     assert plan.chosen.parts["optimizer state"] == 4 * copies * numbers
     net.fit(x, x, 3, 4, verbose=False)
     assert sum(a.nbytes for a in net.compiled.precision.masters.values()) == 4 * numbers
+
+
+def test_casts_of_a_first_step_by_the_layers_load_the_compiler(monkeypatch):
+    layers = [Dense("fc", 80, input_sample_shape=(80,)), Dense("out", 2)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
+    net.compile(Adam(lr=0.1), mixed_precision="float16")
+    monkeypatch.setattr("singanet.program.memory.once_bytes", lambda: 10**6)
+    by_layers = net.memory(3).parts["kernels"]
+    net.programs.at_once = True
+    recorded = net.memory(3).parts["kernels"]
+    loaded = casts._compiled(True)[0] is not None
+    assert by_layers - recorded == loaded * 10**6
 
 
 def test_an_optimizer_that_no_step_would_take_is_refused():
