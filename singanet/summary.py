@@ -483,7 +483,7 @@ class Footprint:
 
         Arrays of the caller and of earlier layers are not counted.
         """
-        low, high = (self.log(size).kept().get(name, 0) for size in _BATCHES)
+        low, high = (self.log(size).kept.get(name, 0) for size in _BATCHES)
         return low + (high - low) * (batch_size - _BATCHES[0])
 
     def all_kept(self, batch_size: int = 1) -> int:

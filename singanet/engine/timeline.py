@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -104,8 +105,9 @@ class MemoryLog:
         most = int(live.argmax())
         return int(live[most]), self.moments[most]
 
+    @cached_property
     def kept(self) -> dict[str, int]:
-        """Return the bytes that layers store from forward to backward, by the layer that frees."""
+        """The bytes that layers store from forward to backward, by the layer that frees them."""
         found: dict[str, int] = {}
         for first, last, size in zip(*self.timeline("array"), strict=True):
             made, freed = self.moments[first], self.moments[last]
