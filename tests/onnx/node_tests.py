@@ -29,9 +29,9 @@ CONSTANTS = {
     "Dropout": (1, 2), "Expand": (1,), "Gather": (1,), "GatherND": (1,), "Gemm": (1, 2),
     "GroupNormalization": (1, 2), "GRU": (1, 2, 3, 5), "If": (0,), "InstanceNormalization": (1, 2),
     "LayerNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7), "NegativeLogLikelihoodLoss": (2,),
-    "OneHot": (1, 2), "Pad": (1, 2, 3), "PRelu": (1,), "Range": (0, 1, 2), "Reshape": (1,),
-    "Resize": (1, 2, 3), "RMSNormalization": (1,), "RNN": (1, 2, 3, 5), "Scatter": (1,),
-    "ScatterElements": (1,), "ScatterND": (1,), "Slice": (1, 2, 3, 4),
+    "OneHot": (1, 2), "Pad": (1, 2, 3), "PRelu": (1,), "QuantizeLinear": (1, 2), "Range": (0, 1, 2),
+    "Reshape": (1,), "Resize": (1, 2, 3), "RMSNormalization": (1,), "RNN": (1, 2, 3, 5),
+    "Scatter": (1,), "ScatterElements": (1,), "ScatterND": (1,), "Slice": (1, 2, 3, 4),
     "SoftmaxCrossEntropyLoss": (2,), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,),
     "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
 }  # fmt: skip
@@ -84,23 +84,23 @@ def pooled(
         windows = np.pad(windows, more, constant_values=np.nan)
         windows = np.lib.stride_tricks.sliding_window_view(windows, reach, axis)[..., ::dilation]
         windows = windows.take(np.arange(count) * strides[k], axis)
-    of = {"AVG": np.nanmean, "MAX": np.nanmax}[kind]
+    lengths = lambda x, axis: np.nansum(np.abs(x) ** p, axis) ** (1 / p)  # noqa: E731
+    of = {"AVG": np.nanmean, "MAX": np.nanmax, "LPPOOL": lengths}[kind]
     made = of(windows.reshape(*windows.shape[: padded.ndim], -1), axis=-1)
     y[tuple(map(slice, made.shape))] = made
     return y
 
 
 @cache
-def cases(without=("lppool",)):
-    """All tests, but for LpPool's, which we have not. Functions written out have no operator."""
+def cases():
+    """All tests of operators, and of functions written out in them."""
     pooling = importlib.import_module("onnx.reference.ops.op_pool_common")
     numpy_helper = importlib.import_module("onnx.numpy_helper")
     node = importlib.import_module("onnx.backend.test.case.node")
     with warnings.catch_warnings(), mock.patch.object(pooling, "pool", pooled):
         warnings.simplefilter("ignore")
         for module in pkgutil.iter_modules(node.__path__):
-            if module.name not in without:
-                importlib.import_module(f"{node.__name__}.{module.name}")
+            importlib.import_module(f"{node.__name__}.{module.name}")
     found, weights = [], {}
     for case in sorted(node._NodeTestCases, key=lambda case: len(case.model.graph.node)):
         nodes = case.model.graph.node

@@ -213,6 +213,34 @@ def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
     np.testing.assert_array_equal(load(path).predict(x), ran(path, {"x": x})["z"])
 
 
+@pytest.mark.parametrize("by_channel", [True, False])
+def test_quantized_pairs_round_as_in_onnx_runtime(by_channel, tmp_path):
+    """Weights by channel or all alike, a bias of int32, arrays of a net by uint8 and int16."""
+    rng = np.random.default_rng(0)
+    count = 4 if by_channel else 1
+    scales = rng.uniform(0.01, 0.02, count).astype("f4")
+    arrays = {
+        "w": rng.integers(-127, 128, (4, 3, 3, 3)).astype("i1"), "sw": scales.squeeze(),
+        "b": rng.integers(-99, 99, 4).astype("i4"), "sb": (scales * 0.03).squeeze(),
+        "s": np.float32(0.03), "z": np.uint8(130), "t": np.float32(0.002), "zt": np.int16(-40),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["w", "sw"], ["wf"], axis=0),
+        node("DequantizeLinear", ["b", "sb"], ["bf"], axis=0),
+        node("Conv", ["d", "wf", "bf"], ["c"]), node("Relu", ["c"], ["r"]),
+        node("QuantizeLinear", ["r", "t", "zt"], ["p"]),
+        node("DequantizeLinear", ["p", "t", "zt"], ["y"]),
+    ]  # fmt: skip
+    path = file_of(nodes, {"x": ["N", 3, 6, 5]}, ["y"], arrays, tmp_path / "q.onnx", opset=21)
+    x = rng.normal(size=(5, 3, 6, 5)).astype("f4") * 3
+    found, wanted = load(path).predict(x), ran(path, {"x": x}, as_written=True)["y"]
+    # A sum that is rounded otherwise may fall to the next step.
+    np.testing.assert_allclose(found, wanted, atol=1e-6 + 0.002)
+    assert np.mean(np.abs(found - wanted) > 1e-6) < 0.01
+
+
 def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     nodes = [
         node("Unique", ["x"], ["a"], name="here"), node("Det", ["x"], ["b"], name="there"),

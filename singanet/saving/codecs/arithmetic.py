@@ -259,6 +259,52 @@ def _read_negate(use: Use) -> Tensor:
     return scaled(use, use.tensor(), -1.0)
 
 
+def _by_axis(use: Use, k: int, x: Tensor) -> Tensor:
+    """Return input ``k``, a number for all of ``x``, for each index of an axis or for blocks."""
+    value, axis = use.value(k), norm_axis(use.attribute("axis", 1), max(x.rank, 2))
+    if not isinstance(value, Known):
+        return use.raised(use.tensor(k), x.rank)
+    arrays, block = value.at, use.attribute("block_size", 0)
+    if block:
+        arrays = arrays[0].repeat(block, axis), arrays[1].repeat(block, axis)
+    elif arrays[0].ndim == 1 and arrays[0].size > 1:
+        wide = [-1 if k == axis else 1 for k in range(x.rank)]
+        arrays = arrays[0].reshape(wide), arrays[1].reshape(wide)
+    else:
+        arrays = arrays[0].reshape(()), arrays[1].reshape(())
+    return use.weight(Known.of(*arrays), x)
+
+
+def _read_quantize(use: Use) -> Tensor:
+    """Convert to rounded floats, in the range of the integers that they are in the graph."""
+    x, zero = use.tensor(), use.value(2)
+    kind = np.dtype(np.uint8) if zero is None else zero.dtype
+    number = use.attribute("output_dtype", 0)
+    kind = DTYPES.get(number, kind) if zero is None else kind
+    if kind.kind not in "iu" or kind.itemsize > 2 or use.attribute("precision", 0):
+        raise RefusedError("integers of 8 or 16 bits", f"{kind}")
+    y = use.make(layers.Divide, x, _by_axis(use, 1, x))
+    y = _shifted(use, use.make(layers.Operation, y, mode="round"), 1.0)
+    ends = np.iinfo(kind)
+    return use.make(layers.Clip, y, low=float(ends.min), high=float(ends.max), dtype=kind)
+
+
+def _read_dequantize(use: Use) -> Tensor:
+    x = _shifted(use, use.tensor(), -1.0)
+    scale = _by_axis(use, 1, x)
+    return use.make(layers.Multiply, x, scale, dtype=scale.dtype)
+
+
+def _shifted(use: Use, x: Tensor, sign: float) -> Tensor:
+    """Add the zero point, or subtract it."""
+    if use.value(2) is None:
+        return x
+    number = scalar(use, 2)
+    if number is not None:
+        return scaled(use, x, 1.0, sign * number)
+    return use.make(layers.Add if sign > 0 else layers.Subtract, x, _by_axis(use, 2, x))
+
+
 def _rescaling(d: DescribedLayer) -> list[Layer]:
     scale, offset = (np.asarray(d.config[key], np.float32) for key in ("scale", "offset"))
     if scale.ndim == offset.ndim == 0:
@@ -324,6 +370,8 @@ ARITHMETIC = (
         operators={
             **{op: _read_operation(mode) for op, mode in _OPERATORS.items()},
             "Mod": _read_modulo,
+            "QuantizeLinear": _read_quantize,
+            "DequantizeLinear": _read_dequantize,
         },
     ),
     LayerCodec(

@@ -297,10 +297,21 @@ def _read_global(mode: str) -> Converter:
 
 def _read_global_lp(use: Use) -> Tensor:
     x = use.tensor()
-    if use.attribute("p", 2) != 2:
-        raise RefusedError("p=2", f"{use.attribute('p')}")
-    total = reduced(use, _read_square(use, x), "sum", list(range(2, x.rank)), keep=True)
-    return use.make(layers.Operation, total, mode="sqrt")
+    sums = lambda x: reduced(use, x, "sum", list(range(2, x.rank)), keep=True)  # noqa: E731
+    return lp_norm(use, x, use.attribute("p", 2), sums)
+
+
+def lp_norm(use: Use, x: Tensor, p: float, sums: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return (Σ |x|ᵖ)^(1/p), with the sums that ``sums`` computes."""
+    if not p > 0:
+        raise RefusedError("p above 0", f"{p}")
+    if p == 2:
+        return _ROOT(use, sums(_read_square(use, x)))
+    y = _ABS(use, x)
+    if p == 1:
+        return sums(y)
+    y = sums(use.make(layers.Power, y, exponent=float(p)))
+    return use.make(layers.Power, y, exponent=1.0 / p)
 
 
 def _read_mean_variance(use: Use) -> Tensor:

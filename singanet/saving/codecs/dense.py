@@ -37,6 +37,7 @@ from singanet.saving.codecs.onnx import (
     Value,
     WrittenGraph,
     in_shape,
+    norm_axis,
     over_last,
 )
 from singanet.saving.codecs.onnx.heads import attention
@@ -409,7 +410,25 @@ def _write_einsum(g: WrittenGraph, layer: layers.Einsum, xs: list[Value]) -> Val
     return g.node("Einsum", *xs, equation=layer.equation)
 
 
+def _read_cumulative(use: Use) -> Tensor:
+    """Convert sums of all elements before each one to a product with a triangular matrix."""
+    x, (axis,) = use.tensor(), use.needed(1).reshape(-1).tolist()
+    axis = norm_axis(int(axis), x.rank)
+    n = x.sample[x.place(axis) - 1]
+    if not 1 <= n <= 1 << 11:
+        raise RefusedError("a known size of at most 2048", f"{n}")
+    seen = np.tri(n, k=-1 if use.attribute("exclusive", 0) else 0, dtype=np.float32)
+    seen = seen if use.attribute("reverse", 0) else seen.T
+    order = [*(k for k in range(x.rank) if k != axis), axis]
+    y = transposed(use, x, order)
+    flat = y if y.rank > 1 else use.raised(y, 2)
+    made = product(use, flat, use.weight(Known((seen, seen)), flat))
+    made = replace(made, symbol=use.reshaped(made, y.sample), axis=y.axis)
+    return transposed(use, made, [order.index(k) for k in range(x.rank)])
+
+
+_SUMS = {"Einsum": _read_einsum, "CumSum": _read_cumulative}
 MATMUL = (
-    LayerCodec(layers.MatMul, onnx=_write_matmul, operators={"Einsum": _read_einsum}),
+    LayerCodec(layers.MatMul, onnx=_write_matmul, operators=_SUMS),
     LayerCodec(layers.Einsum, onnx=_write_einsum),
 )

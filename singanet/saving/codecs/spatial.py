@@ -14,7 +14,9 @@ from singanet import layers
 from singanet.layers.layer import Layer
 from singanet.ops.window import Pads, Window
 from singanet.program.prediction.constant import FoldedConvolution
+from singanet.saving.codecs.arithmetic import scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, stored
+from singanet.saving.codecs.choosing import lp_norm
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import QUANTIZED
 from singanet.saving.codecs.described import WHOLE, DescribedLayer, unknown
@@ -448,42 +450,49 @@ def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Valu
 
 
 def _read_pool(kind: str) -> Converter:
-    def convert(use: Use) -> Tensor:
-        x = use.tensor()
-        kernel = list(use.attribute("kernel_shape"))
-        axes = len(kernel)
-        if x.rank != axes + 2:
-            raise RefusedError("a kernel size for each axis after the channels", f"{kernel}")
-        stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
-        given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
-        if kind == "Avg":
-            given["count_include_pad"] = bool(use.attribute("count_include_pad", 0))
-            if max(spread) > 1:
-                raise RefusedError("windows without gaps", f"dilations {spread}")
-        else:
-            if use.attribute("storage_order", 0):
-                raise RefusedError("storage_order 0", "1")
-        pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
-        sample = x.sample
-        while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
-            # Two axes with windows of one pixel are merged.
-            x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
-            kernel, stride, spread = (each[:-1] for each in (kernel, stride, spread))
-            pads = pads[:-1]
-            axes -= 1
-        if kind == "Max":
-            given["dilation_rate"] = plain(spread)
-        layer = known_kind(f"{kind}Pooling", axes)(
-            use.name(), plain(kernel), plain(stride), plain(pads), **given, **_FIRST
-        )
-        y = over_last(use, x, axes + 1, layer)
-        if len(x.sample) == len(sample):
-            return y
-        return y.like(
-            use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :]))
-        )
+    return lambda use: _read_windows(use, use.tensor(), kind)
 
-    return convert
+
+def _read_lp_pool(use: Use) -> Tensor:
+    """Convert to the mean of a window with its padding, times its size, of |x|ᵖ."""
+    if use.attribute("ceil_mode", 0):
+        raise RefusedError("ceil_mode 0", "1")
+    size = float(prod(use.attribute("kernel_shape")))
+    sums = lambda x: scaled(use, _read_windows(use, x, "Avg", True), size)  # noqa: E731
+    return lp_norm(use, use.tensor(), use.attribute("p", 2), sums)
+
+
+def _read_windows(use: Use, x: Tensor, kind: str, counted: bool = False) -> Tensor:
+    kernel = list(use.attribute("kernel_shape"))
+    axes = len(kernel)
+    if x.rank != axes + 2:
+        raise RefusedError("a kernel size for each axis after the channels", f"{kernel}")
+    stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
+    given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
+    if kind == "Avg":
+        given["count_include_pad"] = counted or bool(use.attribute("count_include_pad", 0))
+        if max(spread) > 1:
+            raise RefusedError("windows without gaps", f"dilations {spread}")
+    else:
+        if use.attribute("storage_order", 0):
+            raise RefusedError("storage_order 0", "1")
+    pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
+    sample = x.sample
+    while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
+        # Two axes with windows of one pixel are merged.
+        x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
+        kernel, stride, spread = (each[:-1] for each in (kernel, stride, spread))
+        pads = pads[:-1]
+        axes -= 1
+    if kind == "Max":
+        given["dilation_rate"] = plain(spread)
+    layer = known_kind(f"{kind}Pooling", axes)(
+        use.name(), plain(kernel), plain(stride), plain(pads), **given, **_FIRST
+    )
+    y = over_last(use, x, axes + 1, layer)
+    if len(x.sample) == len(sample):
+        return y
+    return y.like(use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :])))
 
 
 def _read_resize(use: Use) -> Tensor:
@@ -687,7 +696,7 @@ def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:
 
 
 _ENLARGED = {"Resize": _read_resize, "Upsample": _read_resize}
-_POOLS = {"MaxPool": _read_pool("Max"), "AveragePool": _read_pool("Avg")}
+_POOLS = {"MaxPool": _read_pool("Max"), "AveragePool": _read_pool("Avg"), "LpPool": _read_lp_pool}
 
 POOLING = (
     *(codec for axes in (1, 2, 3) for codec in _pooling_codecs(axes)),
