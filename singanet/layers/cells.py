@@ -100,6 +100,13 @@ class GRUCell(Cell):
     joins_biases = False
 
 
+class ResetBeforeCell(Cell):
+    """Gated recurrent unit of Cho et al. 2014: the reset gate is before the product of n."""
+
+    gates = ("r", "z", "n")
+    kernel = "gru_before_layer"
+
+
 @dataclass(frozen=True)
 class ElmanCell(Cell):
     """Simple recurrent unit with the function ``mode``: tanh or relu."""
@@ -135,6 +142,7 @@ class _OneInBlock(Initializer):
 CELLS: dict[str, Cell] = {
     "lstm": LSTMCell(),
     "gru": GRUCell(),
+    "gru_before": ResetBeforeCell(),
     "tanh": ElmanCell("tanh"),
     "relu": ElmanCell("relu"),
 }

@@ -82,7 +82,8 @@ class RNN(Layer):
     Args:
         name: Name of the layer, a string.
         units: Positive int H, the size of a state.
-        rnn_mode: "lstm", "gru", "tanh" or "relu".
+        rnn_mode: "lstm", "gru", "tanh", "relu", or "gru_before", a GRU whose reset gate is before
+            the matrix (Keras' ``reset_after=False``).
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
@@ -173,7 +174,7 @@ class RNN(Layer):
 
     def _expect_functions(self, rnn_mode: str) -> None:
         """Errors: `UnknownNameError` if cells of ``rnn_mode`` do not have these functions."""
-        known = ("tanh",) if rnn_mode in ("lstm", "gru") else ("tanh", "relu")
+        known = ("tanh", "relu") if rnn_mode in ("tanh", "relu") else ("tanh",)
         if self.activation != rnn_mode:
             expect_one_of(self.name, "activation", self.activation, known)
         expect_one_of(self.name, "recurrent_activation", self.recurrent_activation, ("sigmoid",))

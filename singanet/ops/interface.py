@@ -650,6 +650,16 @@ class Ops(Protocol):
     ) -> RecurrentGradients:
         """Return all gradients."""
 
+    def gru_before_layer(
+        self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+    ) -> RecurrentStates:
+        """Run all steps of units whose reset gate is before the product; gates r, z, n."""
+
+    def gru_before_layer_backward(
+        self, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
+    ) -> RecurrentGradients:
+        """Return all gradients."""
+
     def elman_layer(
         self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
     ) -> RecurrentStates:

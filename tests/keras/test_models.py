@@ -104,6 +104,9 @@ CALLS = {
         6, (3, 2), padding="same", groups=2, use_bias=False)),
     "DepthwiseConv2D": (IMAGE, lambda: kl.DepthwiseConv2D(3, depth_multiplier=2)),
     "GRU without bias": (STEPS, lambda: kl.GRU(4, use_bias=False, go_backwards=True)),
+    "GRU, reset before": (STEPS, lambda: [
+        kl.GRU(4, reset_after=False, return_sequences=True),
+        kl.Bidirectional(kl.GRU(3, reset_after=False, use_bias=False))]),
     "PReLU of steps": (STEPS, lambda: kl.PReLU("ones", shared_axes=[1])),
     "Reshape": (IMAGE, lambda: [kl.Reshape((8, 36)), kl.Reshape((4, 6, 12))]),
     "Permute": (IMAGE, lambda: [kl.Permute((3, 1, 2)), kl.Flatten()]),

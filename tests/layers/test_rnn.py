@@ -15,7 +15,7 @@ from singanet.optimizer import SGD
 from singanet.testing import check_gradients
 from tests.kit.layers import built, case, cases, expect_refused, refuses
 
-MODES = ("lstm", "gru", "tanh", "relu")
+MODES = ("lstm", "gru", "gru_before", "tanh", "relu")
 
 
 def sigmoid(x):
@@ -25,6 +25,10 @@ def sigmoid(x):
 def step(mode, x_part, weight_h, bias_x, bias_h, h, c):
     """One sample, one step: what x adds without bias → new h and c. From the definitions."""
     size, a, b = len(h), x_part + bias_x, h @ weight_h + bias_h
+    if mode == "gru_before":
+        r, z = np.split(sigmoid((a + b)[: 2 * size]), 2)
+        inner = (r * h) @ weight_h[:, 2 * size :] + bias_h[2 * size :]
+        return (1 - z) * np.tanh(a[2 * size :] + inner) + z * h, c
     if mode == "lstm":
         i, f, g, o = np.split(a + b, 4)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
@@ -120,7 +124,7 @@ CASES = {
     "one step": recurrent((1, 3), kind=LSTM),
     **{f"everything, {mode}": everything(mode) for mode in MODES},
     **{f"all, skip, {mode}": everything(mode, input_mode="skip") for mode in ("lstm", "gru")},
-    **{f"mask, {mode}": masked(mode) for mode in ("lstm", "gru", "tanh")},
+    **{f"mask, {mode}": masked(mode) for mode in ("lstm", "gru", "gru_before", "tanh")},
     "last states only": everything("lstm", return_sequences=False),
     "last output only": everything("gru", return_sequences=False, return_state=False),
     # Falling, so nothing has to be sorted.

@@ -304,12 +304,13 @@ def squares(x, size):
 
 # -- Recurrent layers -----------------------------------------------------------------------------
 
-GATES = {"lstm": 4, "gru": 3, "elman": 1}
-STATES = {"lstm": 2, "gru": 1, "elman": 1}
+GATES = {"lstm": 4, "gru": 3, "gru_before": 3, "elman": 1}
+STATES = {"lstm": 2, "gru": 1, "gru_before": 1, "elman": 1}
 LSTMS = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20)]
 RECURRENT = {
     "lstm": LSTMS,
     "gru": [*LSTMS, (2, 2, 5, 256)],
+    "gru_before": LSTMS,
     "elman": [(20, 3, 7, 4), (30, 2, 16, 32), (20, 1, 1, 1), (24, 17, 3, 15)],
 }
 
@@ -333,6 +334,14 @@ def stepped(kind, from_x, from_h, biases, h, c, mode):
     return logistic(o) * np.tanh(c), c
 
 
+def reset_before(from_x, seen, wh, h):
+    """Return the state after a step of a GRU whose reset gate is before the product."""
+    size = len(wh)
+    r, z = np.split(logistic(from_x[:, : 2 * size] + seen @ wh[:, : 2 * size]), 2, 1)
+    n = np.tanh(from_x[:, 2 * size :] + (r * seen) @ wh[:, 2 * size :])
+    return (1 - z) * n + z * h
+
+
 def recurrence(kind):
     """Return a formula of h after every step and of the last states, as one vector."""
 
@@ -344,7 +353,10 @@ def recurrence(kind):
         for t in way.steps():
             from_x = x[t] @ wx if wx is not None else np.tile(x[t], GATES[kind])
             seen = h if way.drop is None else h * way.drop
-            after, cell = stepped(kind, from_x, seen @ wh, biases, h, c, mode)
+            if kind == "gru_before":
+                after, cell = reset_before(from_x + biases[0], seen, wh, h), c
+            else:
+                after, cell = stepped(kind, from_x, seen @ wh, biases, h, c, mode)
             stays = np.zeros((x.shape[1], 1), bool) if way.skips is None else way.skips[t]
             h, c = np.where(stays, h, after), np.where(stays, c, cell)
             made[t] = h

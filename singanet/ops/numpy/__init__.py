@@ -196,6 +196,8 @@ class NumpyOps:
     lstm_layer_backward = recurrent.lstm_layer_backward
     gru_layer = recurrent.gru_layer
     gru_layer_backward = recurrent.gru_layer_backward
+    gru_before_layer = recurrent.gru_before_layer
+    gru_before_layer_backward = recurrent.gru_before_layer_backward
     elman_layer = recurrent.elman_layer
     elman_layer_backward = recurrent.elman_layer_backward
 

@@ -525,3 +525,114 @@ def side_by_side(ops: Ops, parts: Sequence[Array], skips: Array | None) -> Array
     joined: Array = ops.xp.concatenate(parts, axis=2)
     clear(ops, skips, joined)
     return joined
+
+
+@kernel(half="lift")
+def gru_before_layer(
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    """Compute `Ops.gru_before_layer`; backward reads the gates."""
+    gates = input_gates(ops, case, case.biases[0])
+    (steps, n, width), direction, weight = gates.shape, case.direction, case.weights[1]
+    size = width // 3
+    h = state_buffer(ops, (steps + 1, n, size), starts[0], gates, direction)
+    both = tuple(map(ops.xp.ascontiguousarray, (weight[:, : 2 * size], weight[:, 2 * size :])))
+    for lane in ops.lanes(n, gates.size * size):
+        _reset_steps(ops, gates[:, lane], h[:, lane], both, direction.of(lane))
+    return RecurrentStates((h,), (gates,) if keep else ())
+
+
+def _reset_steps(
+    ops: Ops, gates: Array, h: Array, weights: tuple[Array, ...], direction: Direction
+) -> None:
+    """Compute the states of some samples, step by step; ``gates`` get their functions."""
+    xp, (_, n, width) = ops.xp, gates.shape
+    size = width // 3
+    wide, narrow, room = (xp.empty((n, k * size), gates.dtype) for k in (2, 1, 1))
+    for t in direction.steps():
+        before, after = direction.around(t)
+        hb, old = h[after], h[before]
+        rz, new = gates[t, :, : 2 * size], gates[t, :, 2 * size :]
+        seen = fed(ops, old, direction, room)
+        xp.matmul(seen, weights[0], out=wide)
+        xp.add(rz, wide, out=rz)
+        # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
+        xp.multiply(rz, 0.5, out=rz)
+        xp.tanh(rz, out=rz)
+        xp.multiply(rz, 0.5, out=rz)
+        xp.add(rz, 0.5, out=rz)
+        xp.multiply(rz[:, :size], seen, out=narrow)
+        xp.matmul(narrow, weights[1], out=hb)
+        xp.add(new, hb, out=new)
+        xp.tanh(new, out=new)
+        xp.subtract(old, new, out=hb)
+        xp.multiply(hb, rz[:, size:], out=hb)
+        xp.add(hb, new, out=hb)
+        stay(ops, direction, t, h)
+
+
+@kernel(half="lift")
+def gru_before_layer_backward(
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
+) -> RecurrentGradients:
+    xp, direction, weight, (h,), (gates,) = ops.xp, case.direction, case.weights[1], *made
+    size, dh = h.shape[2], xp.array(slopes.ends[0], order="C")
+    d: Array = xp.empty(gates.shape, gates.dtype)
+    across = tuple(
+        xp.ascontiguousarray(part.T) for part in (weight[:, : 2 * size], weight[:, 2 * size :])
+    )
+    for lane in ops.lanes(len(dh), gates.size * size):
+        given = None if slopes.dy is None else slopes.dy[:, lane]
+        parts = gates[:, lane], h[:, lane], d[:, lane]
+        _reset_steps_back(ops, given, dh[lane], parts, across, direction.of(lane))
+    found = through_gates(ops, case, h, (d, d), (dh,), slopes.needs_dx)
+    # The last block of the weights multiplies the state behind the reset gate.
+    reset = xp.multiply(gates[:, :, :size], direction.befores(h))
+    if direction.drop is not None:
+        xp.multiply(reset, direction.drop, out=reset)
+    last = ops.matmul(reset.reshape(-1, size).T, d[:, :, 2 * size :].reshape(-1, size))
+    return found._replace(weight_h=xp.concatenate([found.weight_h[:, : 2 * size], last], axis=1))
+
+
+def _reset_steps_back(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    parts: tuple[Array, Array, Array],
+    across: tuple[Array, ...],
+    direction: Direction,
+) -> None:
+    """Backpropagate some samples, step by step; the last of ``parts`` are the gates' gradients."""
+    xp, (gates, h, d), (n, size) = ops.xp, parts, dh.shape
+    room, of_reset, back = (xp.empty((n, size), dh.dtype) for _ in range(3))
+    for t in direction.steps_back():
+        old = h[direction.around(t)[0]]
+        r, z, new = (gates[t, :, k * size : (k + 1) * size] for k in range(3))
+        dr, dz, dn = (d[t, :, k * size : (k + 1) * size] for k in range(3))
+        if dy is not None:
+            xp.add(dh, dy[t], out=dh)
+        # dn = dh (1 - z)(1 - n²), dz = dh (h - n) z (1 - z)
+        xp.subtract(1, z, out=back)
+        xp.multiply(back, dh, out=back)
+        xp.multiply(new, new, out=dn)
+        xp.subtract(1, dn, out=dn)
+        xp.multiply(dn, back, out=dn)
+        xp.subtract(old, new, out=dz)
+        xp.multiply(dz, z, out=dz)
+        xp.multiply(dz, back, out=dz)
+        # dr = (dn Wᵀ) h r (1 - r)
+        xp.matmul(dn, across[1], out=of_reset)
+        xp.multiply(of_reset, r, out=of_reset)
+        xp.subtract(1, r, out=dr)
+        xp.multiply(dr, of_reset, out=dr)
+        xp.multiply(dr, fed(ops, old, direction, room), out=dr)
+        if direction.skips is not None:
+            xp.copyto(d[t], 0, where=direction.skips[t])
+            xp.copyto(of_reset, 0, where=direction.skips[t])
+        xp.matmul(d[t, :, : 2 * size], across[0], out=back)
+        xp.add(back, of_reset, out=back)
+        if direction.drop is not None:
+            xp.multiply(back, direction.drop, out=back)
+        keep = z if direction.skips is None else xp.where(direction.skips[t], 1, z)
+        xp.multiply(dh, keep, out=dh)
+        xp.add(dh, back, out=dh)

@@ -37,6 +37,7 @@ from singanet.types import Array
 _CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "lstm": ("LSTM", {}),
     "gru": ("GRU", {"linear_before_reset": 1}),
+    "gru_before": ("GRU", {}),
     "tanh": ("RNN", {"activations": ["Tanh"]}),
     "relu": ("RNN", {"activations": ["Relu"]}),
 }
@@ -270,13 +271,12 @@ def _read_mode(use: Use, kind: str, ways: int) -> str:
         "input_forget=1, coupled gates": use.attribute("input_forget", 0),
         "peepholes, input 8": peepholes is not None
         and (isinstance(peepholes, Tensor) or bool(peepholes.at[0].any())),
-        "linear_before_reset=0, a reset before the matrix product": kind == "GRU"
-        and not use.attribute("linear_before_reset", 0),
     }
     for what, given in unlike.items():
         if given:
             raise RefusedError(f"the {kind} cell of cuDNN, PyTorch and Keras", what)
-    return {"LSTM": "lstm", "GRU": "gru", "RNN": "relu" if relu else "tanh"}[kind]
+    gru = "gru" if use.attribute("linear_before_reset", 0) else "gru_before"
+    return {"LSTM": "lstm", "GRU": gru, "RNN": "relu" if relu else "tanh"}[kind]
 
 
 def _read_run(
@@ -286,7 +286,7 @@ def _read_run(
     kind = use.node.op
     finals = len(use.node.outputs) > 1
     given: dict[str, Any] = {"bidirectional": ways == 2, "return_state": finals}
-    if kind == "RNN":
+    if kind == "RNN" or mode == "gru_before":
         layer: Any = layers.RNN(use.name(1), size, mode, **given)
     else:
         layer = getattr(layers, kind)(use.name(1), size, **given)
@@ -365,7 +365,13 @@ def _read_steps(use: Use, y: Any, ways: int, size: int) -> Tensor:
     return split if use.attribute("layout", 0) else replace(split, axis=2)
 
 
-_CLASSES = {"lstm": "LSTM", "gru": "GRU", "tanh": "SimpleRNN", "relu": "SimpleRNN"}
+_CLASSES = {
+    "lstm": "LSTM",
+    "gru": "GRU",
+    "gru_before": "GRU",
+    "tanh": "SimpleRNN",
+    "relu": "SimpleRNN",
+}
 _MODES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}
 _SHARED = ("units", "activation", "recurrent_activation", "use_bias", "reset_after")
 _GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -399,7 +405,7 @@ def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
 def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
     def blocks(array: Array) -> Array:
         """Swap gate blocks; the function is its own inverse."""
-        if layer.rnn_mode != "gru":
+        if not layer.rnn_mode.startswith("gru"):
             return array
         order = _GATES["GRU"]
         parts = np.split(array, len(order), axis=-1)
@@ -433,14 +439,21 @@ def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
             label,
             width,
             parts,
-            lambda x, h: x + h,
-            lambda b: (b, np.zeros_like(b)),
+            lambda x, h: blocks(x + h),
+            lambda b: (blocks(b), np.zeros_like(b)),
             sum_of_parts=True,
         )
 
 
 def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
     """Yield weight_ih_l0_reverse and so on, from our l0/backward/weight_x."""
+    if layer.rnn_mode == "gru_before":
+        raise ArgumentError(
+            f"layer {layer.name!r}, as a module of PyTorch",
+            expected="a GRU with its reset gate after the matrix",
+            received="rnn_mode='gru_before'",
+            advice="save in another format: safetensors, hdf5, npz",
+        )
     for suffix in layer.params:
         if suffix.startswith("state/"):
             continue  # the state of a stateful layer, which PyTorch's user manages
@@ -453,8 +466,8 @@ def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
 
 def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer | Graph:
     # Other values would change the layer's outputs or training.
-    d.expect(stateful=False, reset_after=True, recurrent_activation="sigmoid")
-    mode = _MODES[kind]
+    d.expect(stateful=False, recurrent_activation="sigmoid")
+    mode = _MODES[kind] if d.config.get("reset_after", True) else "gru_before"
     if kind == "SimpleRNN" and d.config["activation"] == "relu":
         mode = "relu"
     else:

@@ -193,7 +193,7 @@ MOVED = [
 BOTH = {"bidirectional": True}
 RECURRENT = [
     *((it(layers.RNN, 3, mode, **given), [SEQUENCE]) for mode, given in product(
-        ("lstm", "gru", "tanh", "relu"), (
+        ("lstm", "gru", "gru_before", "tanh", "relu"), (
             {"num_stacks": 2, **BOTH}, {"num_stacks": 3, "return_sequences": False},
             {"return_sequences": False, **BOTH},
             {"num_stacks": 2, "return_state": True, "dropout": 0.5, **BOTH},
