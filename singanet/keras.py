@@ -194,7 +194,7 @@ def draw(config: dict[str, Any], where: str) -> DrawnModel:
 
 def refused(error: SingaNetError, where: str) -> SingaNetError:
     """Return ``error`` as an error of the file ``where`` if it is about an unsupported graph."""
-    if not isinstance(error, (GraphError, ShapeError)):
+    if not isinstance(error, (ArgumentError, GraphError, ShapeError)):
         return error
     return FileFormatError(
         f"{where}, {error.where}",
@@ -325,7 +325,11 @@ class _Model:
         """Return an `Input` for each input of the model."""
         found = []
         for key in self.takes:
-            shape = tuple(int(axis) for axis in self.inputs[key][1:])
+            declared = self.inputs[key][1:]
+            shape = tuple(axis if axis is None else int(axis) for axis in declared)
+            if None in shape[1:] or (None in shape and len(shape) > 2):
+                received = str(declared)[:60]
+                raise unknown(self.where, "known sizes of all axes but the steps", received)
             if len(shape) >= 3 and self.drawing.data_format == "channels_last":
                 shape = (shape[-1], *shape[:-1])
             found.append(Input(key[0], shape))

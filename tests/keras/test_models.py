@@ -344,6 +344,32 @@ def test_masks_that_are_called(tmp_path):
         load_model(tmp_path / "m.keras")
 
 
+ANY = {
+    "words": lambda: [kl.Embedding(9, 4), kl.Bidirectional(kl.LSTM(3)), kl.Dense(2)],
+    "convolutions": lambda: [
+        kl.Embedding(9, 4), kl.Conv1D(3, 3, padding="same"),
+        kl.SeparableConv1D(3, 2, padding="same"), kl.LayerNormalization(),
+        kl.GlobalAveragePooling1D()],
+    "states": lambda: [kl.Embedding(9, 6), translated_any, kl.TimeDistributed(kl.Dense(2))],
+    "attention": lambda: [kl.Embedding(9, 4), lambda x: kl.MultiHeadAttention(2, 3)(x, x)],
+}  # fmt: skip
+
+
+def translated_any(x):
+    _, h, c = kl.LSTM(4, return_state=True)(x)
+    return kl.LSTM(4, return_sequences=True)(x, initial_state=[h, c])
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_steps_of_any_number(name, tmp_path):
+    x = keras.Input((None,), dtype="int32")
+    model = drawn(keras.Model(x, through(ANY[name](), x)))
+    model.save(tmp_path / "m.keras")
+    net, words = load_model(tmp_path / "m.keras"), some_words()
+    for steps in (6, 3):
+        same(net.forward(False, words[:, :steps]), model.predict(words[:, :steps], verbose=0))
+
+
 def test_masks_of_outputs_are_outputs(tmp_path):
     model = drawn(words(kl.Dense(3), kl.Dense(2)))
     model.save(tmp_path / "m.keras")
@@ -396,6 +422,9 @@ def test_what_was_compiled_stays_behind(tmp_path):
         (IMAGE, lambda: kl.AveragePooling2D((2, 3), 2, "same"), "padding='valid'"),
         (STEPS, lambda: kl.RMSNormalization(axis=1), "the last axes"),
         (IMAGE, lambda: kl.Resizing(3, 3, "bicubic"), "interpolation='bilinear'"),
+        ((None, 5), lambda: kl.Conv1D(3, 3, 2, "same"), "a known number of steps"),
+        ((None, 5), lambda: kl.UpSampling1D(2), "m.keras', layer 'up_sampling1d"),
+        ((None, 8, 3), lambda: kl.Conv2D(3, 3), "all axes but the steps"),
         (STEPS, lambda: kl.LSTM(3, bias_regularizer="l1"), "an L2 bias_regularizer"),
         (STEPS, lambda: kl.GRU(3, bias_constraint="max_norm"), "bias_constraint"),
         (STEPS, lambda: kl.LSTM(3, kernel_constraint="non_neg"), "kernel_constraint"),

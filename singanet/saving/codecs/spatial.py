@@ -120,6 +120,8 @@ def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
     dilation = sizes(d, "dilation_rate", axes) if "dilation_rate" in d.config else (1,) * axes
     last = axes == 1 and d.config["data_format"] == "channels_last"
     shape = d.shapes[0][:1] if last else d.shapes[0][1:]
+    if -1 in shape and sizes(d, "strides", axes) != (1,):
+        raise unknown(d.where, "a known number of steps", f"strides={d.config['strides']}")
     given = zip(shape, sizes(d, key, axes), sizes(d, "strides", axes), dilation, strict=True)
     return tuple(same_size(*each) for each in given)
 
