@@ -284,8 +284,8 @@ OFFERED = {
     "train --clip-by ": {"global", "layer", "running", "value"},
     # Files where a path is wanted.
     **{f"{words} wei": {"weights.npz"}
-       for words in ("inspect", "evaluate", "train mlp --data", "summary")},
-    **{words: set() for words in ("inspect no-such", "launch --elastic wei", "bench wei")},
+       for words in ("inspect", "evaluate", "train mlp --data", "summary", "bench")},
+    **{words: set() for words in ("inspect no-such", "launch --elastic wei")},
     "train --out ": {"runs"}, "train --data di": {"digits"}, "train --data a": {"a.npz", "a.txt"},
     "predict runs --out ": {"weights.npz", "a.npz", "runs"}, "generate r": {"runs"},
     "train --mixed-precision b": {"bfloat16"}, "finetune runs --method l": {"lora"},
