@@ -135,7 +135,7 @@ def test_a_run_predicts_another_table_by_the_names_of_its_classes(run_of_people,
         assert [found["classes"][k] for k in found["class"]] == [row[1] for row in rows]
 
 
-def test_a_run_of_a_table_is_tested_and_resumed_as_it_was(run_of_people, people, told, tmp_path):
+def test_a_run_of_a_table_is_tested_as_it_was_at_its_end(run_of_people, people, told, tmp_path):
     figures = json.loads((run_of_people / "figures.json").read_text("utf-8"))
     said = told("evaluate", run_of_people, "--json", tmp_path / "f.json")
     assert json.loads((tmp_path / "f.json").read_text("utf-8"))["test_loss"] == figures["test_loss"]
@@ -144,14 +144,19 @@ def test_a_run_of_a_table_is_tested_and_resumed_as_it_was(run_of_people, people,
     labels = json.loads((run_of_people / "confusion.json").read_text("utf-8"))["labels"]
     assert labels == sorted({*columns()["kind"]})
     assert "test accuracy" in told("evaluate", run_of_people, "--data", people)
+
+
+def test_a_run_of_a_table_goes_on_to_the_bit(people, tmp_path, told, signals_at):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     argv = ["train", "dcn", "--data", str(people), "--target", "kind", "--quiet"]
-    argv += ["--epochs", "2", "--min-count", "2", "--out"]
-    assert main([*argv, str(whole)]) == main([*argv, str(cut), "--steps-per-epoch", "1"]) == 0
-    for folder in (whole, cut):
-        assert main(["train", "--out", str(folder), "--resume", "--epochs", "3"]) == 0
-    record = [(folder / "data.json").read_text("utf-8") for folder in (whole, cut)]
-    assert record[0] == record[1]
+    argv += ["--epochs", "3", "--batch-size", "16", "--min-count", "2", "--out"]
+    assert main([*argv, str(whole)]) == 0
+    signals_at(8)
+    assert main([*argv, str(cut)]) == 130
+    assert main(["train", "--out", str(cut), "--resume"]) == 0
+    found = [told("predict", folder) for folder in (whole, cut)]
+    assert found[0] == found[1]
+    assert len(found[0].splitlines()) == 13
 
 
 def test_numbers_alone_are_for_an_mlp_and_classes_may_be_numbers(tmp_path, told):
