@@ -30,6 +30,7 @@ TABLES, ARRAYS, IMAGES = "table", "arrays", "images"
 _TEST_SHARE = 10
 """One of so many samples is kept back to test with."""
 _LARGEST = 256 << 20
+_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class OwnData:
     """Samples of own data.
 
     ``classes`` are the names of the classes, () for numbers; ``names`` are the names of the test
-    samples, () for their numbers; ``record`` is written into the run folder. A table has the size
-    of its ``vocabulary``.
+    samples, () for their numbers; ``record`` is written into the run folder; ``columns`` tells how
+    those of a table are read. A table has the size of its ``vocabulary``.
     """
 
     dataset: Dataset
@@ -64,6 +65,20 @@ class OwnData:
     record: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: int = 0
     shape: Shape = ()
+    columns: str = ""
+
+    @property
+    def about(self) -> str:
+        """One line about the samples."""
+        data = self.dataset
+        counts = f"{len(data.y_train):,} samples to train on, {len(data.y_test):,} to test on"
+        classes = f"classes {_listed(self.classes)}" if self.classes else f"shape {self.shape}"
+        return f"{Path(data.name).name}: {counts}; {self.columns}{classes}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def kind_of_own(data: str | None) -> str | None:
@@ -198,7 +213,11 @@ def _of_table(data: str, read: ReadTable, vectors: bool, options: OwnOptions) ->
         else Samples(read.rows, coding, ())
     )
     made = _dataset(data, x, read.labels, len(learnt.classes), options)
-    return OwnData(made, learnt.classes, (), learnt.record(), coding.vocabulary_size, shape)
+    sizes = [f"{name} ({len(known)})" for name, known in learnt.table.categories.items()]
+    parts = {"texts": sizes, "numbers": list(learnt.table.measures)}
+    columns = "".join(f"{kind} {_listed(names)}; " for kind, names in parts.items() if names)
+    record, vocabulary = learnt.record(), coding.vocabulary_size
+    return OwnData(made, learnt.classes, (), record, vocabulary, shape, columns)
 
 
 # -- pairs of arrays ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,12 +205,15 @@ def _fit(
         rule if alone else rules.reduced(rule, options.parallel, options.ratio, options.every)
     )
     net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
+    weights = class_weights(options, task.num_classes, task.class_names)
+    if task.about and not options.quiet and task.part.rank == 0:
+        print(task.about, file=sys.stderr)
     return net.fit(
         batches,
         epochs=recipe.epochs,
         validation_data=validation,
         callbacks=callbacks,
-        class_weight=class_weights(options, task.num_classes, task.class_names),
+        class_weight=weights,
         initial_epoch=options.initial_epoch,
         # Loaded when it is restored, then freed: a budget has no room for a second net.
         resume=options.out if resumes else None,

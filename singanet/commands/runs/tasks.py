@@ -111,6 +111,8 @@ class Task(ABC):
     """The names of the classes; () for their numbers."""
     sample_names: Sequence[str] = ()
     """The names of the test samples; () for their numbers."""
+    about = ""
+    """A line about own data, for the start of a training."""
     record: Mapping[str, Any] | None = None
     """What the task has learnt of own data, which the run folder keeps."""
     name: str
@@ -581,5 +583,5 @@ def load_task(
     else:
         task = OwnTable(found)
     task.class_names, task.sample_names = found.classes, found.names
-    task.record = found.record
+    task.record, task.about = found.record, found.about
     return task
