@@ -97,12 +97,6 @@ def plan_memory(
         light = light_optimizer(optimizer)
     with net._unfilled() as of_these:
         optimizer = as_trained(net, optimizer)
-        whys = {
-            MICRO_BATCHES: not_in_parts(net, optimizer),
-            LIGHT_STATE: light if isinstance(light, str) else None,
-            OFFLOAD: "a folder has floats" if net.executor.can.holds else None,
-        }
-        notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
         less: Any = None if isinstance(light, str) else as_trained(net, light)
         search = _Search(
             net,
@@ -120,6 +114,17 @@ def plan_memory(
         )
         try:
             with expect_recorded(where):
+                if any(getattr(each, "_compares_samples", False) for each in losses_of(net.loss)):
+                    # A loss of a function knows after a step.
+                    search._rehearsal(size, light=False)
+                whys = {
+                    MICRO_BATCHES: not_in_parts(net, optimizer),
+                    LIGHT_STATE: light if isinstance(light, str) else None,
+                    OFFLOAD: "a folder has floats" if net.executor.can.holds else None,
+                }
+                notes = [
+                    f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]
+                ]
                 return search.run(
                     frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
                 )

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
+from singanet import functional as F
 from singanet import layers as nn
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.search import MEASURES, not_in_parts
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Input
-from singanet.loss import InfoNCE, MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.loss import InfoNCE, MultiLoss, SoftmaxCrossEntropy, SquaredError, from_function
 from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
 
 
@@ -210,6 +211,22 @@ def test_statistics_of_a_batch_sums_and_accumulators_are_told_to_forbid_parts():
     losses = {"a": SoftmaxCrossEntropy(ignore_index=-1), "b": SoftmaxCrossEntropy()}
     net = singanet.FeedForwardNet(MultiLoss(losses), inputs=[x], outputs=ends)
     assert "count apart" in str(net.plan(4, SGD(lr=0.1)))
+
+
+@pytest.mark.parametrize(("fn", "cut"), [
+    (lambda x, y: F.sum(F.square(x - y), axis=1), True),
+    (lambda x, y: F.logsumexp(F.matmul(x, F.transpose(x)), axis=1), False),
+])  # fmt: skip
+def test_a_loss_of_a_function_is_cut_unless_it_compares_samples(fn, cut):
+    net = singanet.FeedForwardNet([Dense("a", 512, input_shape=(256,)), Dense("b", 8)], seed=0)
+    net.compile(SGD(lr=0.1), from_function(fn))
+    given = {"x": np.ones((1024, 256), np.float32), "y": np.ones((1024, 8), np.float32)}
+    given |= {"batch_size": 1024, "memory_budget": "12MB", "verbose": False}
+    if cut:
+        net.fit(**given)
+    else:
+        with pytest.raises(ArgumentError, match="compares the samples of a batch"):
+            net.fit(**given)
 
 
 def test_what_a_layer_in_python_keeps_is_counted():
