@@ -329,12 +329,32 @@ def own_arrays(where: str, x: Any, inputs: Mapping[str, Any] | None = None) -> A
 
 
 def is_array(x: Any) -> bool:
-    """Whether ``x`` is an array with axes, of whatever library."""
+    """Whether ``x`` is an array with axes, of whatever library, or a buffer but bytes."""
     if getattr(x, "ndim", 0) and not is_frame(x):
         return True
-    return hasattr(type(x), "__dlpack__") or (
-        hasattr(type(x), "__array__") and not isinstance(x, np.generic)
-    )
+    if hasattr(type(x), "__dlpack__"):
+        return True
+    if hasattr(type(x), "__array__"):
+        return not isinstance(x, np.generic)
+    return is_buffer(x)
+
+
+def is_buffer(x: Any) -> bool:
+    """Whether ``x`` has a buffer of numbers, as `array.array` and arrays of ctypes do."""
+    if isinstance(x, (bytes, bytearray, str, list, tuple, dict)) or x is None:
+        return False
+    try:
+        return memoryview(x).ndim > 0
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether ``x``, or an array of a dict or list, is in a file, so that all may not fit."""
+    if isinstance(x, (Mapping, list, tuple)) and not is_frame(x):
+        parts = x.values() if isinstance(x, Mapping) else x
+        return any(isinstance(part, np.memmap) for part in parts)
+    return isinstance(x, np.memmap)
 
 
 def as_array(where: str, value: Any) -> Array:

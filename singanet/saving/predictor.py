@@ -14,6 +14,7 @@ import numpy as np
 from singanet.base.files import path_of
 from singanet.base.tracebacks import entry_point, shorten
 from singanet.checkpoint.formats import write_state
+from singanet.engine.feeds import is_mapped
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
 from singanet.program.prediction.compiled import CompiledNet, ConstantNet
@@ -31,7 +32,7 @@ from singanet.saving.whole_model import (
     opened,
 )
 from singanet.training.batches import by_name, input_names
-from singanet.training.evaluation import joined_batches
+from singanet.training.evaluation import USUAL_BATCH, joined_batches
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -143,11 +144,14 @@ class Predictor(CompiledNet):
         Args:
             x: The array of the single input, batch axis first, or a dict by name. With
                 ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``.
-            batch_size: Positive int, the samples that are computed at a time; None for all at once.
+            batch_size: Positive int, the samples that are computed at a time; None for all at once,
+                and for 32 of a `numpy.memmap`.
             out: Array of the output's shape and dtype, or a dict of these, that receives the
                 result; a recorded prediction then allocates nothing.
         """
         try:
+            if batch_size is None and out is None and type(x) is not np.ndarray and is_mapped(x):
+                batch_size = USUAL_BATCH
             if batch_size is None:
                 return super().__call__(x, out=out)
             if out is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
 from singanet.data import Dataset, GeneratorLoader
+from singanet.engine.feeds import is_buffer
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError, ShapeError, brief
 from singanet.training.batches import (
@@ -38,7 +39,7 @@ def holds_arrays(x: Any) -> bool:
         return True
     if isinstance(x, (list, tuple)):
         return not (x and isinstance(x[0], tuple))
-    return isinstance(x, Mapping) or hasattr(x, "shape") or not _yields(x)
+    return isinstance(x, Mapping) or hasattr(x, "shape") or is_buffer(x) or not _yields(x)
 
 
 def training_batches(

@@ -1,15 +1,19 @@
 """Every call takes lists and other libraries' arrays, with the results of NumPy arrays."""
 
+import array
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet import FeedForwardNet, Input
-from singanet.errors import DataError, SingaNetError
+from singanet.engine.feeds import own_arrays
+from singanet.errors import DataError, ShapeError, SingaNetError, UnknownNameError
 from singanet.layers import Concat, Dense, Embedding
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD
+from singanet.program.prediction.compiled import CompiledNet
 
 pd = pytest.importorskip("pandas", reason="takes frames: pip install '.[peers]'")
 torch = pytest.importorskip("torch", reason="takes tensors: pip install '.[peers]'")
@@ -40,7 +44,12 @@ class ByArray:
         return self._array
 
 
+class Buffer(array.array):
+    """Numbers of one axis, in a buffer alone."""
+
+
 KINDS = {
+    "buffer": lambda a: memoryview(a) if a.ndim > 1 else Buffer(a.dtype.char, a.tolist()),
     "tensor": torch.from_numpy,
     "with a gradient": lambda a: torch.from_numpy(a).requires_grad_(a.dtype.kind == "f"),
     "every other": lambda a: torch.from_numpy(np.repeat(a, 2, axis=0))[::2],
@@ -104,10 +113,60 @@ def test_whatever_arrays_come_they_give_what_numpys_give(kind):
 
 def test_mapped_files(tmp_path):
     arrays = []
-    for k, array in enumerate((X, Y, W)):
-        arrays.append(np.memmap(tmp_path / str(k), array.dtype, "w+", shape=array.shape))
-        arrays[-1][:] = array
+    for k, plain in enumerate((X, Y, W)):
+        arrays.append(np.memmap(tmp_path / str(k), plain.dtype, "w+", shape=plain.shape))
+        arrays[-1][:] = plain
     expect_same(answers(made(), *arrays), answers(made(), X, Y, W))
+
+
+def test_arrays_whose_memory_allows_it_are_not_copied():
+    for take in (torch.from_numpy, ByDlpack, ByArray, memoryview):
+        assert np.shares_memory(own_arrays("it", take(X)), X)
+    raw = array.array("f", X[:, 0])
+    assert np.shares_memory(own_arrays("it", raw), np.frombuffer(raw, "f4"))
+
+
+def test_a_predictor_reads_mapped_files_batch_by_batch(tmp_path, monkeypatch):
+    x = np.memmap(tmp_path / "x", np.float32, "w+", shape=(70, 4))
+    x[:] = np.random.default_rng(0).standard_normal(x.shape)
+    predict, plain, sizes = made().predictor(), CompiledNet.__call__, []
+
+    def seen(self, x, **named):
+        sizes.append(len(x))
+        return plain(self, x, **named)
+
+    monkeypatch.setattr(CompiledNet, "__call__", seen)
+    found = [predict(x), predict({"fc": x}), predict(np.asarray(x))]
+    assert sizes == [32, 32, 6, 32, 32, 6, 70]
+    for each in found:
+        np.testing.assert_allclose(each, found[-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_set_by_arrays_of_others(kind):
+    if kind == "pandas":
+        pytest.skip("a frame is samples")
+    net, weight = made(), np.arange(12, dtype=np.float32).reshape(4, 3)
+    bias, before = net.params()[1].value.copy(), net.predict(X)
+    net.step(X, Y, SGD(0.0))
+    net.set_params({"fc/weight": KINDS[kind](weight)})
+    assert np.array_equal(net.params()[0].value, weight)
+    assert np.array_equal(net.params()[1].value, bias)
+    assert not np.array_equal(net.predict(X), before)
+
+
+@pytest.mark.parametrize(("values", "error", "words"), [
+    ({"fc/wight": np.ones((4, 3))}, UnknownNameError, "did you mean 'fc/weight'"),
+    ({"fc/weight": np.ones((3, 4))}, ShapeError, r"shape \(4, 3\); received shape \(3, 4\)"),
+    ({"fc/weight": "ones"}, DataError, "an array of numbers of shape"),
+    ({"fc/weight": np.full((4, 3), 1j)}, DataError, "numbers"),
+])  # fmt: skip
+def test_unfit_values_of_parameters_change_nothing(values, error, words):
+    net = made()
+    before = weights(net)
+    with pytest.raises(error, match=words):
+        net.set_params({"fc/bias": np.ones(3), **values})
+    assert all(map(np.array_equal, weights(net), before))
 
 
 def test_a_gradient_and_directions_of_pytorch():

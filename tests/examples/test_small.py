@@ -79,6 +79,14 @@ def test_vae(tmp_path):
 
 
 @pytest.mark.full
+def test_larger_than_memory(tmp_path):
+    file, share, before, after = numbers("larger_than_memory", tmp_path)
+    assert file > 100
+    assert share < 40
+    assert after < 0.5 * before
+
+
+@pytest.mark.full
 def test_grad_cam(tmp_path):
     right, share, even = numbers("grad_cam", tmp_path)
     assert right > 80
