@@ -20,7 +20,7 @@ from singanet import layers
 from singanet.base.arguments import is_int, is_number
 from singanet.base.elsewhere import names_of
 from singanet.errors import ArgumentError, GraphError, ShapeError, brief
-from singanet.layers.symbol import BATCH, Symbol, Unnamed, apply
+from singanet.layers.symbol import BATCH, Symbol, Unnamed, apply, shape_text
 from singanet.ops import ops_for
 from singanet.types import Array, Shape
 
@@ -210,6 +210,8 @@ def _constant(where: str, given: Any) -> Array:
 
 def _weight(array: Array, like: Symbol) -> Symbol:
     """Return the symbol of a constant for each sample of ``like``."""
+    # Without its mask: it reads no values.
+    like = Symbol(like.call, like.index, like.shape)
     made = _draw("Weight", "constant", array.shape, like, shape=array.shape)
     layer: Any = made.call.layer
     layer.params["weight"].value = np.ascontiguousarray(array, np.float32).reshape(array.shape)
@@ -230,21 +232,12 @@ def _broadcast(where: str, shapes: Sequence[Shape]) -> Shape:
             raise ShapeError(
                 where,
                 expected="shapes that broadcast as in NumPy, from the last axis",
-                received=" and ".join(map(_told, shapes)),
+                received=" and ".join(map(shape_text, shapes)),
                 advice="put axes of extent 1 between by expand_dims or reshape; axis 0 of a symbol"
                 " is the batch",
             )
         found.append(next(iter(known or extents), 1))
     return tuple(found)
-
-
-def _told(full: Shape) -> str:
-    """Return ``full`` in words."""
-    named = [
-        "batch" if size == BATCH else f"{-1 - size}·batch" if size < BATCH else str(size)
-        for size in full
-    ]
-    return "(" + ", ".join("any" if name == "-1" else name for name in named) + ")"
 
 
 def _axes(where: str, full: Shape, axis: Any) -> list[int]:
@@ -254,7 +247,7 @@ def _axes(where: str, full: Shape, axis: Any) -> list[int]:
     if not all(is_int(k, -rank) and k < rank for k in given):
         raise ArgumentError(
             where,
-            expected=f"axes of an array of shape {_told(full)}",
+            expected=f"axes of an array of shape {shape_text(full)}",
             received=f"axis={axis!r}",
             advice="axis 0 of a symbol is the batch",
         )
@@ -430,13 +423,14 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
 # -- functions of several arrays -----------------------------------------------------------------
 
 _COMPARED = {
-    "<": ("less", np.less, ">"),
-    "<=": ("at_most", np.less_equal, ">="),
-    ">": ("greater", np.greater, "<"),
-    ">=": ("at_least", np.greater_equal, "<="),
-    "==": ("equal", np.equal, "=="),
+    "<": ("less", ">"),
+    "<=": ("at_most", ">="),
+    ">": ("greater", "<"),
+    ">=": ("at_least", "<="),
+    "==": ("equal", "=="),
+    "!=": ("differs", "!="),
 }
-"""By operator: a name for its layers, NumPy's function, and the operator for exchanged operands."""
+"""By operator: a name for its layers, and the operator for exchanged operands."""
 _ARITHMETIC = {
     "+": ("Add", "plus"),
     "-": ("Subtract", "minus"),
@@ -483,7 +477,7 @@ def _is_scalar(x: Any) -> bool:
 
 
 def _compared(how: str, a: Any, b: Any) -> Symbol:
-    name, _, exchanged = _COMPARED[how]
+    name, exchanged = _COMPARED[how]
     if not isinstance(a, Symbol):
         return _compared(exchanged, b, a)
     if _is_scalar(b):
@@ -562,9 +556,6 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     parts = [_floats(v) if isinstance(v, Symbol) else v for v in (a, b) if not _is_scalar(v)]
     (condition, *parts), full = _aligned("functional.where", condition, *parts, exact=True)
     return _draw("Where", "where", full, condition, *parts, **numbers)
-
-
-_COMPARED["!="] = ("differs", np.not_equal, "!=")
 
 
 def cast(x: Symbol, dtype: str) -> Symbol:
@@ -710,7 +701,7 @@ def _unfit(a: Shape, b: Shape) -> ShapeError:
     return ShapeError(
         "functional.matmul",
         expected="shapes (..., M, K) and (..., K, P), as numpy.matmul",
-        received=f"{_told(a)} and {_told(b)}",
+        received=f"{shape_text(a)} and {shape_text(b)}",
         advice="transpose one of them; axis 0 of a symbol is the batch",
     )
 
@@ -773,7 +764,7 @@ def _terms(equation: Any, shapes: Sequence[Shape]) -> tuple[list[str], str]:
             "functional.einsum",
             expected="a term for each operand, with a letter once for each of its axes, and an"
             " output of these letters",
-            received=f"{brief(equation)} for shapes {', '.join(map(_told, shapes))}",
+            received=f"{brief(equation)} for shapes {', '.join(map(shape_text, shapes))}",
             advice="for traces and diagonals multiply by numpy.eye and sum",
         )
     return whole, out
@@ -839,7 +830,7 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Any:
             "functional.reshape",
             expected="-1 for the batch, in its place, and other extents with as many elements as a"
             " sample",
-            received=f"shape {wanted} for {_told(full)}",
+            received=f"shape {wanted} for {shape_text(full)}",
             advice="write reshape(x, (-1, ...)); transpose moves the batch axis",
         )
     if -1 in rest and -1 not in own:
@@ -901,7 +892,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
         raise ShapeError(
             "functional.squeeze",
             expected="axes of extent 1",
-            received=f"axis={axis!r} for {_told(x.full)}",
+            received=f"axis={axis!r} for {shape_text(x.full)}",
             advice="the batch is an axis of any extent",
         )
     return _rearranged(x, [k for k in range(len(x.full)) if k not in gone])
@@ -934,7 +925,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
         raise ShapeError(
             "functional.concatenate",
             expected=f"shapes that agree along all axes but {axis}",
-            received=", ".join(map(_told, fulls)),
+            received=", ".join(map(shape_text, fulls)),
             advice="use stack to make a new axis",
         )
     sizes = [full[k] for full in fulls]
@@ -988,7 +979,7 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> An
         raise ShapeError(
             "functional.split",
             expected="cuts inside an axis of known extent, or a divisor of it",
-            received=f"{cuts!r} along axis {axis} of {_told(x.full)}",
+            received=f"{cuts!r} along axis {axis} of {shape_text(x.full)}",
             advice="axis 0 of a symbol is the batch, whose extent is not known",
         )
     if not points:
@@ -1027,7 +1018,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
         raise ArgumentError(
             "functional.take",
             expected="whole numbers, along an axis of known extent",
-            received=f"{brief(indices)[:60]} along axis {axis} of {_told(x.full)}",
+            received=f"{brief(indices)[:60]} along axis {axis} of {shape_text(x.full)}",
             advice="axis 0 of a symbol is the batch; reduce it by sum or max",
         )
     at = k + (not _leads(x.full))

@@ -11,9 +11,10 @@ from hypothesis.extra import numpy as hnp
 import singanet
 from singanet import Executor, FeedForwardNet, Input
 from singanet import functional as F
+from singanet.budget.search import not_in_parts
 from singanet.errors import ArgumentError, GraphError, ShapeError, SingaNetError
 from singanet.executor.symbols import inputs_of
-from singanet.layers import Dense
+from singanet.layers import Dense, Rearrange
 from singanet.loss import from_function
 from singanet.optimizer import SGD
 from singanet.testing import check_loss
@@ -227,7 +228,7 @@ def test_a_net_of_functions_is_saved_and_trains_alike_recorded(tmp_path):
     out = Dense("out", 2)(F.concatenate([F.matmul(a, MATRIX), rows], axis=1))
     net = FeedForwardNet(inputs=[a, b], outputs=F.log_softmax(out), seed=0)
     x, y = [A.astype("f4"), B.astype("f4")], RNG.standard_normal((5, 2)).astype("f4")
-    net.compile(SGD(0.1), from_function(lambda x, y: F.sum(F.square(x - y), axis=1)))
+    net.compile(SGD(0.1), from_function(lambda x, y: F.sum(pairwise(x - y), axis=1)))
     plain = copy.deepcopy(net)
     plain.programs.enabled = False
     for _ in range(4):
@@ -268,6 +269,26 @@ def test_where_batches_are_cut_samples_do_not_depend_on_others():
         Dense("d", 2)(F.matmul(a, F.transpose(a)))
     with pytest.raises(GraphError, match="program 'look'"):
         Executor({"look": [F.sum(a, axis=0)]})
+    executor = Executor({"look": [a - F.mean(a, axis=0)]})
+    assert "rearranged" in executor.plot("look")
+    with pytest.raises(GraphError, match="batches are cut"):
+        executor.as_net("look")
+    net = FeedForwardNet([Rearrange((None, 1, 0), input_shape=(6,))])
+    assert "moves the batch axis" in not_in_parts(net, None)
+
+
+def test_masks_pass_constants_and_end_in_sums_of_steps():
+    x = Input("x", (4, 3))
+    x.mask = Input("there", (4,))
+    y = x * ROW + 1.0
+    assert y.mask is x.mask
+    total = F.sum(y, axis=1)
+    assert total.mask is None
+    there = np.array([[1, 1, 0, 0]])
+    found = value_of(total, x=np.ones((1, 4, 3)), there=there)
+    np.testing.assert_allclose(found[0], 2 * (ROW + 1), rtol=1e-6)
+    with pytest.raises(GraphError, match="mix padded steps"):
+        F.mean(y, axis=0)
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -15,6 +15,7 @@ from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way
 from singanet.engine.timeline import PeakMemory
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
+from singanet.layers.batchwise import Rearrange
 from singanet.loss.loss import losses_of
 from singanet.offload.offloaded import is_large, least_keep
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
@@ -161,6 +162,8 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:
             return f"layer {step.name!r} takes statistics of its whole batch"
+        if isinstance(step.layer, Rearrange) and step.layer.traits.samples == "own":
+            return f"layer {step.name!r} moves the batch axis"
     if getattr(net.loss, "reduction", "mean") == "sum":
         return "the loss is a sum over its batch"
     if any(getattr(each, "_compares_samples", False) for each in losses):

@@ -35,6 +35,7 @@ from singanet.errors import (
 )
 from singanet.executor.named_programs import NamedProgram
 from singanet.executor.symbols import Draw, DrawnNet, Feed, inputs_of, symbols_of
+from singanet.functional import expect_own_samples
 from singanet.layers.shapes import Dummy
 from singanet.net import FeedForwardNet
 from singanet.optimizer.chain import UpdateChain, state_sources, with_reduction
@@ -342,9 +343,14 @@ class Executor(metaclass=CheckedType):
     def as_net(self, name: str) -> FeedForwardNet:
         """Return the part of the graph that program ``name`` runs, as a net that shares parameters.
 
-        Its outputs are the program's symbols, such as losses and scores.
+        Its outputs are the program's symbols, such as losses and scores. Errors: `GraphError` if
+        their samples depend on each other, since `predict` cuts batches.
         """
         program = self._named(name)
+        expect_own_samples([s for item in program.items for s in symbols_of(item, program.where)])
+        return self._part(program)
+
+    def _part(self, program: NamedProgram) -> FeedForwardNet:
         symbols = [s for item in program.items for s in symbols_of(item, program.where)]
         each = {(symbol.call.born, symbol.index): symbol for symbol in symbols}
         net = FeedForwardNet(seed=self.net.seed)
@@ -375,7 +381,7 @@ class Executor(metaclass=CheckedType):
 
         ``path`` is a .svg or .png file to write as well, or None.
         """
-        return self.as_net(name).plot(path)
+        return self._part(self._named(name)).plot(path)
 
     @checked_call
     def memory(self, name: str, shapes: Feed) -> PeakMemory:

@@ -21,6 +21,7 @@ __all__ = [
     "calls_between",
     "expect_axes_said",
     "expect_samples",
+    "shape_text",
     "source",
     "stage",
     "travelled",
@@ -93,11 +94,12 @@ class Application:
 class Symbol:
     """One output of a call: a sample shape without values.
 
-    ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``, ``a @
-    b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` create layers, which are named plus, minus, times, over,
-    power, product, part and picked; the second of a name is plus_1. Each of several lists indexes
-    its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which ``(a >
-    0).where(a, b)`` chooses; ``==`` compares the identity of two symbols.
+    ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols, numbers and arrays, ``-a``, ``a **
+    2``, ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` create layers, which are named plus, minus,
+    times, over, power, product, part and picked; the second of a name is plus_1. Each of several
+    lists indexes its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with
+    which ``(a > 0).where(a, b)`` chooses; ``==`` compares the identity of two symbols.
+    `singanet.functional` has more functions.
 
     ``mask`` is a symbol (T,), 0 at padded steps, or None; it may be assigned. Layers that preserve
     the steps pass it to their outputs, and layers that can read masks read it.
@@ -250,14 +252,20 @@ def expect_samples(where: str, symbol: Symbol) -> None:
     """Errors: `GraphError` for a symbol whose only batch axis is not the first."""
     full = symbol.full
     if full[:1] > (BATCH,) or not full or any(size <= BATCH for size in full[1:]):
-        shape = ", ".join("batch" if size <= BATCH else str(size) for size in full)
         raise GraphError(
             where,
             expected="a symbol whose first axis is the batch, and no other",
-            received=f"outputs of {symbol.call.layer.name!r}, of shape ({shape})",
+            received=f"outputs of {symbol.call.layer.name!r}, of shape {shape_text(full)}",
             advice="layers compute sample by sample: use singanet.functional, and reduce the other"
             " axes",
         )
+
+
+def shape_text(full: Shape) -> str:
+    """Return the shape ``full`` of a `Symbol` in words, such as (batch, 3)."""
+    named = {BATCH: "batch", -1: "any"}
+    sizes = (named.get(n, f"{-1 - n}·batch" if n < BATCH else str(n)) for n in full)
+    return f"({', '.join(sizes)})"
 
 
 def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
