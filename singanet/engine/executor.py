@@ -167,6 +167,8 @@ class LayerByLayer:
 
             chain = UpdateChain(optimizer)
             chain.meet(net)
+            if chain.rests:
+                optimizer.resume(net._execution_plan().trained_params())
             self._chain, self._met = chain, as_it_is
         elif self._chain.owners.net() is not net:
             # Another net was trained since.

@@ -71,6 +71,16 @@ class Several(Optimizer):
             if param.name in self._by_name:
                 self._by_name[param.name].follow([param], net)
 
+    @property
+    def rests(self) -> bool:  # type: ignore[override]
+        """Whether one of the rules has other values for evaluation."""
+        return any(one.rests for one in self._all)
+
+    def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:
+        for param, value in zip(params, values, strict=True):
+            if param.name in self._by_name:
+                self._by_name[param.name]._move([param], [value], rest)
+
     def turn(self, params: Sequence[Param]) -> bool:
         """Turn each optimizer to its own parameters; return whether any changed."""
         own: dict[int, list[Param]] = {}

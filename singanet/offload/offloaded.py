@@ -33,7 +33,7 @@ from singanet.offload.shelf import OffloadStore, on_host
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
-from singanet.optimizer.wrapper import StageTraits, Wrapper
+from singanet.optimizer.wrapper import StageTraits, Wrapper, refuse_rest
 from singanet.params.grads import LayerGradients, split
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
@@ -319,6 +319,7 @@ class OffloadExecutor(LayerByLayer):
         as_it_is = rule, chain.optimizer, self._net.version, changes.now
         if self._bound == as_it_is:
             return
+        refuse_rest("an offloaded net", optimizer, "call net.onload(), or use AdamW")
         if rule is not self.rule:
             self.unbind()
             self.rule = rule

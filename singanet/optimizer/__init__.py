@@ -1,9 +1,9 @@
 """Optimizers, schedules, regularizers, constraints and clipping.
 
-`optimizer`, `element_wise` and `state` are the base; `sgd`, `adam`, `factored` and `muon` are the
-rules. `wrapper` is the base of stages, which a `chain` combines: `clipping`, `accumulating`,
-`averaged`, `mixed_precision` and the `reducer` between ranks. `schedules` and `hyper` define
-hyper-parameters, `regularization` penalties and constraints.
+`optimizer`, `element_wise` and `state` are the base; `sgd`, `adam`, `factored`, `muon` and
+`schedule_free` are the rules. `wrapper` is the base of stages, which a `chain` combines:
+`clipping`, `accumulating`, `averaged`, `mixed_precision` and the `reducer` between ranks.
+`schedules` and `hyper` define hyper-parameters, `regularization` penalties and constraints.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from singanet.optimizer.regularization import (
     MaxNorm,
     Regularizer,
 )
+from singanet.optimizer.schedule_free import ScheduleFreeAdamW
 from singanet.optimizer.sgd import SGD, Adadelta, AdaGrad, Nesterov, RMSProp
 from singanet.optimizer.wrapper import StageTraits, Wrapper
 
@@ -77,6 +78,7 @@ __all__ = [
     "RAdam",
     "RMSProp",
     "Regularizer",
+    "ScheduleFreeAdamW",
     "StageTraits",
     "Wrapper",
     "clip_by_global_norm",

@@ -16,7 +16,7 @@ from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import BLOCK
 from singanet.optimizer.state import Grads, Names, Owners, Values, check_lists, loaded_count
-from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper, rule_of
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper, refuse_rest, rule_of
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
 from singanet.types import Array
@@ -364,7 +364,8 @@ def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
-    """Refuse a user's rule, with unknown state, and an optimizer that accumulates over steps."""
+    """Refuse a rule with unknown state, with a value for evaluation, or that accumulates."""
+    refuse_rest("BlockCoordinate", optimizer, "use AdamW, whose state may be dropped")
     inner: Any = optimizer
     while isinstance(inner, Wrapper) and not inner.traits.gathers:
         inner = inner.optimizer

@@ -119,6 +119,11 @@ class UpdateChain:
         """The rule, if it is an `Optimizer` and not a user's class with its methods."""
         return self.rule if isinstance(self.rule, Optimizer) else None
 
+    @property
+    def rests(self) -> bool:
+        """Whether parameters have other values for evaluation, see `Optimizer.rest`."""
+        return self.own_rule is not None and self.own_rule.rests
+
     def treats_alike(self, param: Param) -> bool:
         """Whether the rule updates each element of ``param`` by itself, so that parts can be, too.
 
@@ -622,6 +627,9 @@ def _of_parameter(state: ParamState, slots: tuple[str, ...]) -> list[Source]:
 
     step = np.array(state.step, np.int64)
     found = [Source(f"{state.name}/step", (), np.dtype("<i8"), lambda: step)]
+    if state.rests:
+        rests = np.array(state.rests)
+        found.append(Source(f"{state.name}/rests", (), np.dtype("<f8"), lambda: rests))
     sizes, types = state.kinds()
     # There are no arrays if another process or a table updates the parameter.
     for k, (slot, size, dtype) in enumerate(zip(slots[: len(sizes)], sizes, types, strict=True)):

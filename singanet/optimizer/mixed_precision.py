@@ -108,6 +108,11 @@ class MixedPrecision(Configurable):
             root.own(kept)
         return kept
 
+    def _has_master(self, param: Param) -> bool:
+        """Whether there is a master of ``param``, which its first update makes."""
+        self._owners.turn(param.name, param.root, self.masters)
+        return param.name in self.masters
+
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """Switch to the masters and the scale of the net of ``params``.
 
@@ -228,6 +233,19 @@ class ScaledUpdates(Wrapper):
         """Update the masters from ``values``."""
         for name, value in zip(names, values, strict=True):
             self.precision.master(name, value)
+
+    def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:
+        """Move the masters, and round them to the parameters."""
+        pairs = [
+            (param, value)
+            for param, value in zip(params, values, strict=True)
+            if self.precision._has_master(param)
+        ]
+        given = [param for param, _ in pairs]
+        masters = [self.precision.master(param.name, value) for param, value in pairs]
+        self.optimizer._move(given, masters, rest)
+        for (_, value), master in zip(pairs, masters, strict=True):
+            value[...] = master
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:

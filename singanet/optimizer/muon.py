@@ -89,7 +89,8 @@ class Muon(Optimizer):
         self.nesterov = bool(nesterov)
         self.ns_steps = checked_count("Muon", "ns_steps", ns_steps, 1)
         others = AdamW() if others is None else others
-        if not isinstance(others, Optimizer) or isinstance(others, Muon) or others.every != 1:
+        fits = isinstance(others, Optimizer) and others.every == 1 and not others.rests
+        if not fits or isinstance(others, Muon):
             raise ArgumentError(
                 "Muon(others=)",
                 expected="another rule, which updates at each step",

@@ -201,6 +201,8 @@ class Optimizer(Counted, Configurable, ABC):
     """
     every: int = 1
     """Updates per step of schedules, more than 1 if a rule accumulates micro-batches."""
+    rests: ClassVar[bool] = False
+    """Whether the values of training are not the values for evaluation, see `rest`."""
     _always_shown = ("learning_rate",)
     _first_hypers: Mapping[str, Hyper | None] = {}
 
@@ -290,6 +292,23 @@ class Optimizer(Counted, Configurable, ABC):
         if learnt is not now:
             begin_schedules(self, self.hypers, learnt)
         return other
+
+    def rest(self, params: Iterable[Param]) -> None:
+        """Set ``params`` to their values for evaluation; only `ScheduleFreeAdamW` has others.
+
+        The next `net.step` calls `resume`. A parameter at rest, or without an update so far, is not
+        changed.
+        """
+        if self.rests:
+            moved(self, params, True)
+
+    def resume(self, params: Iterable[Param]) -> None:
+        """Set ``params`` to their values of training, if they rest."""
+        if self.rests:
+            moved(self, params, False)
+
+    def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:
+        """Call `rest` or `resume` for the arrays ``values`` of ``params``."""
 
     @property
     def owners(self) -> Owners:
@@ -397,8 +416,8 @@ class Optimizer(Counted, Configurable, ABC):
             if isinstance(known, ParamState):
                 known.forget()
         self._owners.forget()
-        for name, (step, arrays) in parsed.items():
-            self.state(name).resume(step, arrays)
+        for name, (step, arrays, rests) in parsed.items():
+            self.state(name).resume(step, arrays, rests)
 
     def _check_loaded(self, values: Mapping[str, Array]) -> None:
         """Raise `ShapeError` if loaded state does not fit its parameter in ``values``."""
@@ -597,3 +616,9 @@ class Optimizer(Counted, Configurable, ABC):
     @abstractmethod
     def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
         """Update the rows ``indices`` of value and state, with the gradients of ``update``."""
+
+
+def moved(optimizer: Any, params: Iterable[Param], rest: bool) -> None:
+    """Implement `Optimizer.rest` and `Optimizer.resume`, also of a stage."""
+    given = [param for param in params if param.filled and param.storage.in_memory]
+    optimizer._move(given, [param.here for param in given], rest)

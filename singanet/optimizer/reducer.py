@@ -284,6 +284,7 @@ class ReducerTraits(StageTraits):
         in_parts: Whether it may pass on parts of gradients, see `Wrapper.joined`.
         copies: The largest number of copies of the trained parameters: sums in progress, and sent
             data.
+        whole_state: Whether every rank has the state of all parameters, equal on all ranks.
 
     """
 
@@ -291,6 +292,7 @@ class ReducerTraits(StageTraits):
     serves: bool = False
     in_parts: bool = False
     copies: int = 2
+    whole_state: bool = False
 
 
 class Reducer(Wrapper):

@@ -37,7 +37,8 @@ class ParamState:
     ``shape`` is None until the first update after the start or after loading. ``held`` are the
     arrays in memory. ``seen`` is a reference to the parameter's array at the last update, if the
     parameter belongs to a net. ``ratio`` is used by `Muon`: outputs over inputs of a hidden matrix,
-    0 for another parameter, None if unknown.
+    0 for another parameter, None if unknown. ``rests`` is used by `ScheduleFreeAdamW`: the multiple
+    of the first array that `Optimizer.rest` has added to the value, 0 in training.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class ParamState:
         "penalty_mult",
         "ratio",
         "regularizer",
+        "rests",
         "seen",
         "shape",
         "step",
@@ -65,6 +67,7 @@ class ParamState:
         self.decay_mult = 1.0
         self.penalty_mult = 1.0
         self.ratio: float | None = None
+        self.rests = 0.0
         self.regularizer = regularizer
         self.constraint = constraint
         self.step = 0
@@ -154,9 +157,9 @@ class ParamState:
             self.arrays = laid
         self.shape = value.shape
 
-    def resume(self, step: int, arrays: Sequence[Array]) -> None:
+    def resume(self, step: int, arrays: Sequence[Array], rests: float = 0.0) -> None:
         """Continue from ``step`` with the ``arrays`` of a dump, and remember their shapes."""
-        self.step, self.shape = step, None
+        self.step, self.shape, self.rests = step, None, rests
         self.arrays = [array.reshape(-1) for array in arrays]
         self._loaded = [array.shape for array in arrays]
 
@@ -170,7 +173,7 @@ class ParamState:
     def forget(self) -> None:
         """Reset to the state before the first update, without changing the settings."""
         self.step, self.shape, self.arrays, self._loaded = 0, None, [], []
-        self.seen = nothing
+        self.seen, self.rests = nothing, 0.0
 
 
 def nothing() -> None:
@@ -317,6 +320,8 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
             # Not updated, or updated by an offloaded table.
             continue
         saved[f"{name}/step"] = np.array(state.step, np.int64)
+        if state.rests:
+            saved[f"{name}/rests"] = np.array(state.rests)
         for k, (slot, array) in enumerate(zip(slots, state.arrays, strict=True)):
             saved[f"{name}/{slot}"] = array.reshape(state.shape_of(k)).copy()
     return saved
@@ -324,13 +329,16 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
 
 def parse(
     where: str, saved: Mapping[str, Array], slots: Sequence[str]
-) -> dict[str, tuple[int, list[Array]]]:
-    """Return step and copies of the arrays of every parameter, and check that none is missing."""
+) -> dict[str, tuple[int, list[Array], float]]:
+    """Return step, copies of the arrays and ``rests`` of every parameter.
+
+    Errors: an unknown or missing entry.
+    """
     known = ("step", *slots)
     found: dict[str, dict[str, Array]] = {}
     for key, array in saved.items():
         name, _, slot = key.rpartition("/")
-        if not name or slot not in known:
+        if not name or slot not in (*known, "rests"):
             raise UnknownNameError(
                 f"{where}.load_state_dict",
                 expected=f"keys 'parameter/slot' with a slot among {one_of(known)}",
@@ -349,7 +357,8 @@ def parse(
                 received=f"no {one_of(missing)}" if missing else f"step of shape {step.shape}",
                 advice="load a complete state_dict of the same kind of optimizer",
             )
-        parsed[name] = (int(step.reshape(-1)[0]), [arrays[s].copy() for s in slots])
+        rests = float(np.asarray(arrays.get("rests", 0.0)).reshape(-1)[0])
+        parsed[name] = (int(step.reshape(-1)[0]), [arrays[s].copy() for s in slots], rests)
     return parsed
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 from singanet.base.described import Configurable, Counted, checked_call
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import Scale, as_float
-from singanet.optimizer.optimizer import Optimizer, Update
+from singanet.optimizer.optimizer import Optimizer, Update, moved
 from singanet.optimizer.state import Grad, Grads, Names, Values
 from singanet.params.param import Param, ParamSpec
 from singanet.types import Array
@@ -203,6 +203,20 @@ class Wrapper(Counted, Configurable, ABC):
         A program has changed these.
         """
 
+    def rest(self, params: Iterable[Param]) -> None:
+        """Set ``params`` to their values for evaluation, see `Optimizer.rest`."""
+        if rule_of(self).rests:
+            moved(self, params, True)
+
+    def resume(self, params: Iterable[Param]) -> None:
+        """Set ``params`` to their values of training, if they rest."""
+        if rule_of(self).rests:
+            moved(self, params, False)
+
+    def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:
+        """Call `Optimizer._move`."""
+        self.optimizer._move(params, values, rest)
+
     def _will_change(self, name: str) -> bool:
         """Call `Optimizer._will_change`."""
         return self.optimizer._will_change(name)
@@ -263,3 +277,16 @@ def rule_of(optimizer: Any) -> Any:
     while isinstance(optimizer, Wrapper):
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def refuse_rest(where: str, optimizer: Any, advice: str) -> None:
+    """Refuse a rule with other values for evaluation, see `Optimizer.rest`."""
+    rule = rule_of(optimizer)
+    if getattr(rule, "rests", False):
+        kind = type(rule).__name__
+        raise ArgumentError(
+            f"{kind} in {where}",
+            expected="a rule whose parameters are the same in training and in evaluation",
+            received=kind,
+            advice=advice,
+        )

@@ -260,9 +260,15 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
     rule = UpdateChain(optimizer).own_rule
     states = () if rule is None else rule.states()
     before = {state.name for state in states if state.step or state.arrays}
+    # A rehearsal updates no values, so parameters may rest.
+    at_rest = [(state, state.rests) for state in states if state.rests]
+    for state, _ in at_rest:
+        state.rests = 0.0
     try:
         yield
     finally:
+        for state, rests in at_rest:
+            state.rests = rests
         for state in states:
             if state.name not in before:
                 state.forget()

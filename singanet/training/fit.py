@@ -132,6 +132,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
         hooks.error(error)
         raise
     finally:
+        session.rest()
         try:
             hooks.train_end()
         finally:
@@ -164,6 +165,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         session.phase = "step"
         if line is not None:
             line.trained()
+        session.rest()
         ranks, measures = session.ranks, session.measures
         ranks.unify(session.net, measures)
         ranks.merge(measures)

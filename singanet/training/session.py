@@ -207,6 +207,7 @@ class Session(Course):
 
     def weights(self) -> list[Source]:
         """Return the parameters, for `on_first` to write at once; all ranks call it."""
+        self.rest()
         whole = {each.name: each for each in self.ranks.slices(self.net)}
         return [whole.get(each.name, each) for each in param_sources(self.net.params())]
 
@@ -226,6 +227,12 @@ class Session(Course):
         """
         self._outermost = stage(self._outermost)
         self.train_batch = self._stepper()
+
+    def rest(self) -> None:
+        """Set the parameters to their values for evaluation; the next step moves them back."""
+        chain = UpdateChain(self.compiled.scaled(self._outermost))
+        if chain.rests:
+            chain.optimizer.rest(self.params())
 
     def _stepper(self) -> Step:
         step = stepper(self.net, self.compiled.scaled(self._outermost))
@@ -251,6 +258,7 @@ class Session(Course):
         other than 0 get nothing. Errors: `CallOrderError` within a step.
         """
         self._expect_whole()
+        self.rest()
         return training_state(self)
 
     def _sources(self) -> list[Source]:
@@ -259,6 +267,7 @@ class Session(Course):
         The caller has to fetch every source: other ranks wait for theirs. Errors: as for `state`.
         """
         self._expect_whole()
+        self.rest()
         return training_sources(self, self.ranks)
 
     def write(self, path: Path) -> None:
@@ -297,6 +306,7 @@ class Session(Course):
         if FORMATS["sharded"].suffixes[0] not in path.name:
             return self._sources(), None
         self._expect_whole()
+        self.rest()
         first_rows: dict[str, int] = {}
         return training_sources(self, self.ranks, first_rows), first_rows
 

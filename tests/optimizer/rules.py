@@ -187,6 +187,17 @@ def muon(w, gs, lr):
         yield w
 
 
+def schedule_free(w, gs, lr):
+    """By the three sequences of Defazio et al. 2024; a rate that does not change weighs alike."""
+    x, y, z, v = w, w, w, 0.0
+    for t, g in enumerate(gs, 1):
+        v = 0.9 * v + 0.1 * g**2
+        z = z - lr * (g / (np.sqrt(v / (1 - 0.9**t)) + 0.01) + 0.05 * y)
+        x = (1 - 1 / t) * x + z / t
+        y = 0.8 * x + 0.2 * z
+        yield y
+
+
 def factored_adam(w, gs, lr, after=False):
     w = w.reshape(len(w), -1)
     m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
@@ -242,6 +253,7 @@ RULES = {
     "muon": Rule(
         opt.Muon, muon, {"momentum": 0.9}, 0.05, whole=True, others=opt.AdamW
     ),
+    "schedule free": Rule(opt.ScheduleFreeAdamW, schedule_free, MOMENTS, 0.05),
     "factored adam": Rule(opt.FactoredAdam, factored_adam, MOMENTS, 0.05, whole=True),
     "folded sgd": Rule(opt.AccumulatingSGD, momentum, {"every": 1, "momentum": 0.9}),
     "folded adam": Rule(opt.AccumulatingAdam, adam, {**MOMENTS, "every": 1})

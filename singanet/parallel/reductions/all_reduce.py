@@ -17,7 +17,7 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Found, Reduction, RoundKind, Traffic
+from singanet.optimizer.reducer import Found, ReducerTraits, Reduction, RoundKind, Traffic
 from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Halves, Request
@@ -326,6 +326,8 @@ class AllReduce(RankReducer):
             their own dtype. It is for slow networks; on one host the rounding takes longer than it
             saves. Numbers too large for float16 are clipped, and counted in ``overflowed``.
     """
+
+    traits = ReducerTraits(whole_state=True)
 
     def __init__(
         self,

@@ -305,7 +305,7 @@ class SparseAllReduce(AllReduce):
     """
 
     _extra_state: Unsent
-    traits = ReducerTraits(copies=8)
+    traits = ReducerTraits(copies=8, whole_state=True)
     """Copies with unsent gradients, momentum, and magnitudes for the choice: measured."""
 
     def __init__(
@@ -627,7 +627,7 @@ class PowerSGD(AllReduce):
     """
 
     _extra_state: Directions
-    traits = ReducerTraits(copies=4)
+    traits = ReducerTraits(copies=4, whole_state=True)
     """Copies with unsent gradients and the rows in progress."""
 
     def __init__(

@@ -36,7 +36,7 @@ from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import GradientRound, Reducer, RoundKind
 from singanet.optimizer.state import Grad, check_lists
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, Wrapper, refuse_rest
 from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request, joint
 from singanet.parallel.initialize import init, servers
 from singanet.parallel.server.messages import ServerRanks
@@ -326,6 +326,8 @@ class RankReducer(Reducer):
 
     def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
         super().__init__(optimizer)
+        if not self.traits.whole_state:
+            refuse_rest(type(self).__name__, optimizer, "train by AllReduce, or use AdamW")
         self._by_default = comm is None
         self.comm = init() if comm is None else comm
         if not isinstance(self.comm, Communicator):
