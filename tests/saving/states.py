@@ -54,6 +54,7 @@ RULES = {
     "rmsprop": lambda: optimizer.RMSProp(lr=0.01),
     "adagrad": lambda: optimizer.AdaGrad(lr=0.05),
     "muon": lambda: optimizer.Muon(lr=0.02),
+    "schedule free": lambda: optimizer.ScheduleFreeAdamW(lr=0.02),
     "adafactor": lambda: optimizer.Adafactor(lr=0.01),
     "scheduled": lambda: optimizer.SGD(lr=optimizer.schedules.Exponential(0.1, 2, 0.5)),
     "assigned": lambda: optimizer.Adam(lr=0.3),

@@ -41,6 +41,7 @@ _MAKERS: dict[str, tuple[Callable[..., rules.Optimizer], float]] = {
     "lamb": (rules.LAMB, 0.002),
     "lion": (rules.Lion, 0.0001),
     "muon": (rules.Muon, 0.02),
+    "schedule_free_adamw": (rules.ScheduleFreeAdamW, 0.0025),
     "accumulating_sgd": (rules.AccumulatingSGD, 0.05),
     "accumulating_adam": (rules.AccumulatingAdam, 0.001),
 }
@@ -78,7 +79,8 @@ def make_optimizer(
 ) -> rules.Optimizer:
     """Return the optimizer ``name``; its rate rises to ``lr`` and falls to 0 over ``steps``.
 
-    The rise takes ``warm_up`` of them; the fall is half a cosine. A step is an update, of
+    The rise takes ``warm_up`` of them; the fall is half a cosine. A schedule-free rule keeps
+    ``lr``. A step is an update, of
     ``accumulate`` micro-batches. Errors: an unknown name; a rate that is not a positive number.
     """
     if name not in _MAKERS:
@@ -89,7 +91,12 @@ def make_optimizer(
     rise = max(min(warm_up, steps) - 1, 0)
 
     more: dict[str, Any] = {"every": accumulate} if name in FOLDING else {}
-    return _made(name, lr, weight_decay, lambda top: WarmUp(Cosine(top, steps - rise), rise), more)
+    falls = _MAKERS[name][0] is not rules.ScheduleFreeAdamW
+
+    def course(top: float) -> WarmUp:
+        return WarmUp(Cosine(top, steps - rise) if falls else top, rise)
+
+    return _made(name, lr, weight_decay, course, more)
 
 
 def _made(
