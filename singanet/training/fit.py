@@ -132,8 +132,8 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
         hooks.error(error)
         raise
     finally:
-        session.rest()
         try:
+            session.rest()
             hooks.train_end()
         finally:
             hooks.release()

@@ -22,6 +22,7 @@ from tests.pairs.training import (
     SCALE,
     STEPS,
     TURN,
+    WEIGHT_DECAY,
     Case,
     Outcome,
     adapted,
@@ -132,7 +133,8 @@ def by_hand(case: Case) -> Outcome:
             net.adapt(RANK, adapted(case))
         values |= {param.name: param.value.copy() for param in net.params()}
     averages = {name: value.copy() for name, value in values.items()}
-    state = {name: np.zeros_like(value) for name, value in values.items()}
+    begin: Any = Sequences if "schedule-free" in case else np.zeros_like
+    state = {name: begin(value) for name, value in values.items()}
     gathered: list[tuple[dict[str, Any], dict[str, Any], int]] = []
     losses: list[float] = []
     updates = 0
@@ -172,7 +174,7 @@ def by_hand(case: Case) -> Outcome:
         for name, value in values.items():
             if name in trained:
                 averages[name] = DECAY * averages[name] + (1 - DECAY) * value
-    ended = averages if "EMA" in case else values
+    ended = averages if "EMA" in case else averages_of(state) or values
     return Outcome(ended, epochs_of(losses))
 
 
@@ -201,9 +203,33 @@ def of_pairs(values: dict[str, Any], grads: dict[str, Any]) -> dict[str, Any]:
 
 def update(case: Case, value: Any, state: Any, grad: Any, rows: Any) -> None:
     """One step of the rule, of the rows that are named."""
-    if "user's optimizer" in case:
+    if isinstance(state, Sequences):
+        state.step(value, grad, rows)
+    elif "user's optimizer" in case:
         state[rows] += 0.25 * (grad[rows] ** 2 - state[rows])
         value[rows] -= LR * grad[rows] / (1 + state[rows])
     else:
         state[rows] = MOMENTUM * state[rows] + LR * grad[rows]
         value[rows] -= state[rows]
+
+
+class Sequences:
+    """The x and z of Schedule-Free AdamW, whose y is the parameter."""
+
+    def __init__(self, value: Any) -> None:
+        self.x, self.z, self.v, self.t = value.copy(), value.copy(), np.zeros_like(value), 0
+
+    def step(self, y: Any, grad: Any, rows: Any) -> None:
+        """One step of the rows that are named."""
+        self.t += 1
+        g = grad[rows]
+        self.v[rows] += 0.001 * (g**2 - self.v[rows])
+        root = np.sqrt(self.v[rows] / (1 - 0.999**self.t)) + 1.0
+        self.z[rows] -= LR * (g / root + WEIGHT_DECAY * y[rows])
+        self.x[rows] += (self.z[rows] - self.x[rows]) / self.t
+        y[rows] = MOMENTUM * self.x[rows] + (1 - MOMENTUM) * self.z[rows]
+
+
+def averages_of(state: dict[str, Any]) -> dict[str, Any]:
+    """The x of each parameter, if the rule has one."""
+    return {name: each.x for name, each in state.items() if isinstance(each, Sequences)}

@@ -36,7 +36,7 @@ FEATURES = [
     Feature("EMA"), Feature("freezing"), Feature("masks"), Feature("sparse inputs"),
     Feature("several outputs"), Feature("user's optimizer"), Feature("Executor", "bits"),
     Feature("head in blocks", "close"), Feature("one block at a time"), Feature("low-rank pairs"),
-    Feature("narrow weights"),
+    Feature("narrow weights"), Feature("schedule-free"),
 ]  # fmt: skip
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -54,6 +54,8 @@ NOT_THE_BITS = {
     frozenset({"cached embeddings", "clipping by global norm"}),
     # A table that is served is not held.
     frozenset({"cached embeddings", "narrow weights"}),
+    # A fit moves to the average and back at the end of each epoch.
+    frozenset({"Executor", "schedule-free"}),
     # Blocks of a fit, which an Executor has none of.
     frozenset({"Executor", "head in blocks"}),
 }
@@ -137,6 +139,12 @@ APART = [
         "is held in bfloat16; call net.as_type('float32') first"),
     Apart("refused", "what is cut over ranks are arrays of floats",
         each_with("narrow weights", "sharded parameters"), "is held in bfloat16"),
+    Apart("refused", "the average needs all of a parameter and of its state, in memory",
+        each_with("schedule-free", "offload", "sharded state", "sharded gradients",
+                  "sharded parameters", "parameter server", "cached embeddings", "pipeline",
+                  "one block at a time", "narrow weights"),
+        "ScheduleFreeAdamW"),
+    Apart("none", "an optimizer has one rule", each_with("schedule-free", "user's optimizer")),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart("none", "`run` takes a batch as it is fed, within no budget",
         each_with("Executor", "micro-batches", "budget")),

@@ -30,6 +30,7 @@ from singanet.optimizer import (
     ClipByGlobalNorm,
     ElementWise,
     MixedPrecision,
+    ScheduleFreeAdamW,
 )
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.mixed_precision import ScaledUpdates
@@ -46,6 +47,7 @@ SAMPLES = BATCH * BATCHES - 3
 """The last batch of an epoch is smaller."""
 COLUMNS, WORDS, STEPS, KINDS = 10, 12, 4, 3
 LR, MOMENTUM, CLIP, GATHERED, DECAY, SCALE, KEPT = 0.1, 0.5, 0.25, 2, 0.5, 2.0**8, "400kB"
+WEIGHT_DECAY = 0.1
 RANK, ALPHA = 2, 6.0
 WIDE = 136
 """A layer of so many inputs and outputs is larger than what an offloaded net keeps in memory."""
@@ -269,6 +271,9 @@ def part_of(data: Any, rows: Any) -> Any:
 def rule_of(case: Case) -> Any:
     """The rule alone, or behind what takes blocks in turns."""
     rule = Damped(lr=LR) if "user's optimizer" in case else SGD(lr=LR, momentum=MOMENTUM)
+    if "schedule-free" in case:
+        # So large an ε that what is rounded does not decide where a step goes.
+        rule = ScheduleFreeAdamW(LR, MOMENTUM, epsilon=1.0, weight_decay=WEIGHT_DECAY)
     return BlockCoordinate(rule, TURN, "ascending") if "one block at a time" in case else rule
 
 
@@ -452,6 +457,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
             loss = float(comm.all_reduce(np.array([loss * share]))[0])
         told.append(loss)
     found = missing(case, net, partial(executor.report, "train"))
+    rule.rest(net.params())
     if averaged is not None:
         for param in net.params():
             param.value[...] = averaged.averages[param.name]
