@@ -18,7 +18,7 @@ from singanet.metric import Metric
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.wrapper import is_optimizer
 
-_RATE, _RATES = 0.001, {"SGD": 0.01, "Nesterov": 0.01}
+_RATE, _RATES = 0.001, {"SGD": 0.01, "Nesterov": 0.01, "ScheduleFreeAdamW": 0.0025}
 """Keras' learning rates, for optimizers by name."""
 
 _LOSSES = {

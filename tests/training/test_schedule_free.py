@@ -8,7 +8,7 @@ import pytest
 import singanet
 from singanet import Executor, FeedForwardNet, Input
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SquaredError
 from singanet.optimizer import (
     Accumulator,
@@ -326,6 +326,28 @@ def test_a_streaming_loop_rests_and_resumes():
     for _ in range(3):
         streamed(straight, other)
     same(values(net), values(straight), rtol=1e-12, atol=1e-14)
+
+
+def test_a_recorded_program_refuses_a_net_at_rest():
+    layers = [Dense("a", 5, input_shape=(4,)), BatchNormalization("n"), Dense("b", 2)]
+    net, made = FeedForwardNet(layers, loss=SquaredError(), seed=0), rule()
+    x, y = X.astype("f"), Y.astype("f")
+    program = net.record(x, y, made)
+    program.run(x, y)
+    y_values = values(net)
+    made.rest(net.params())
+    average = values(net)
+    with pytest.raises(CallOrderError, match="since rest was called"):
+        program.run(x, y)
+    same(values(net), average)
+    made.resume(net.params())
+    same(values(net), y_values, rtol=1e-5, atol=1e-6)
+    program.run(x, y)
+
+
+def test_by_name_it_has_the_rate_of_keras():
+    net = net_of(made="ScheduleFreeAdamW")
+    assert net.compiled.optimizer.lr == 0.0025
 
 
 def test_other_rules_rest_without_an_effect():
