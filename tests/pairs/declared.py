@@ -141,7 +141,7 @@ APART = [
         each_with("narrow weights", "sharded parameters"), "is held in bfloat16"),
     Apart("refused", "the average needs all of a parameter and of its state, in memory",
         each_with("schedule-free", "offload", "sharded state", "sharded gradients",
-                  "sharded parameters", "parameter server", "cached embeddings", "pipeline",
+                  "sharded parameters", "parameter server", "cached embeddings",
                   "one block at a time", "narrow weights"),
         "ScheduleFreeAdamW"),
     Apart("none", "an optimizer has one rule", each_with("schedule-free", "user's optimizer")),

@@ -1,6 +1,7 @@
 """Schedule-Free AdamW in `fit` and in loops: the average is in the net whenever it is looked at."""
 
 import copy
+import shutil
 
 import numpy as np
 import pytest
@@ -26,11 +27,10 @@ from singanet.parallel import (
     LocalSGD,
     ParameterServer,
     PartialUpdate,
-    Pipeline,
     Sharded,
 )
 from singanet.training.callbacks import EMA, Callback, EarlyStopping, ModelCheckpoint
-from tests.kit.ranks import together
+from tests.kit.ranks import on_stages, together
 
 X = np.random.default_rng(0).normal(size=(24, 4))
 Y = X @ np.random.default_rng(1).normal(size=(4, 2))
@@ -464,15 +464,33 @@ def test_nets_that_are_not_in_memory_are_refused(tmp_path):
         same(values(net), before)
 
 
-def test_stages_of_a_pipeline_refuse_the_rule():
-    def work(comm):
-        net = net_of("float32")
-        Pipeline(net, None, 2, comm=comm)
-        with pytest.raises(ArgumentError, match=r"ScheduleFreeAdamW in a pipeline.*AllReduce"):
-            net.step(X, Y, rule())
-        return True
+def test_stages_of_a_pipeline_train_and_resume_as_one_process(tmp_path):
+    def staged(folder, resume=None, epochs=3):
+        def train(net, pipeline):
+            made = AllReduce(rule(), pipeline.replicas)
+            net.compile(made, SquaredError())
+            saving = ModelCheckpoint(folder, None, keep=9, every_steps=2)
+            how = {"validation_data": (X, Y), "callbacks": [saving], "resume": resume}
+            return fit(net, epochs, **how)["val_loss"], net.evaluate(X, Y)[0]
 
-    assert together(work) == [True, True]
+        return on_stages(train, net_of, ["b"])
+
+    alone = net_of()
+    saving = ModelCheckpoint(tmp_path / "alone", None, keep=9, every_steps=2)
+    wanted = fit(alone, 3, validation_data=(X, Y), callbacks=[saving])["val_loss"]
+    whole = staged(tmp_path / "whole")
+    for (losses, last), found in whole:
+        same(found, values(alone), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(losses, wanted, rtol=1e-9)
+        assert last == pytest.approx(losses[-1], rel=1e-12)
+    for name in ("step", "epoch-0001"):
+        (tmp_path / name).mkdir()
+        staged(tmp_path / "part", epochs=1 if name == "epoch-0001" else 2)
+        (tmp_path / "part" / f"{name}.npz").rename(tmp_path / name / f"{name}.npz")
+        shutil.rmtree(tmp_path / "part")
+        again = staged(tmp_path / name, tmp_path / name)
+        for (_, found), (_, expected) in zip(again, whole, strict=True):
+            same(found, expected)
 
 
 @pytest.mark.parametrize("kind", [BlockCoordinate, lambda made: Muon(others=made)])

@@ -24,7 +24,7 @@ from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulating import Accumulator
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.wrapper import Wrapper, refuse_rest
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.initialize import init
 from singanet.parallel.pipeline.partition import (
@@ -498,7 +498,6 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
 
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
     """Errors: what goes by all layers so far, of which each stage has some."""
-    refuse_rest("a pipeline", chain.optimizer, "train by AllReduce, or use AdamW")
     for stage in chain.stages:
         if stage.traits.across_layers:
             raise ArgumentError(
