@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.described import changes
+from singanet.base.processes import free_in_children
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.engine.backward import Pass, WatchedPass, arrays_in
 from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
+from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import ContextStore, Plan
@@ -37,10 +41,13 @@ from singanet.optimizer.wrapper import StageTraits, Wrapper, refuse_rest
 from singanet.params.grads import LayerGradients, split
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
+from singanet.program.programs import Programs
+from singanet.program.trace.abstract import current_tape
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
+    from singanet.program.replay.replay import Replay
 
 SESSION = "session"
 """The array of the file that holds the generator, as JSON in bytes; files of fits have it too."""
@@ -53,7 +60,7 @@ class FolderPlace(ParamStorage):
     __slots__ = ("name", "shelf")
 
     place = "in a folder"
-    bounded = True
+    bounded = loads = True
     way_back = "call onload() of the net that was offloaded"
 
     def __init__(self, shelf: OffloadStore, name: str) -> None:
@@ -64,13 +71,24 @@ class FolderPlace(ParamStorage):
         return self.shelf.entry(self.name).dtype
 
     def read(self) -> Array:
+        tape = current_tape()
+        if tape is not None:
+            return stored_place(tape, self.shelf, self.shelf.entry(self.name))
         return self.shelf.read(self.name)
 
     def lend(self) -> Array:
+        # A program changes the array elsewhere, so that nobody else may.
+        if current_tape() is not None or self.shelf.replays:
+            return self.read()
         return self.shelf.lend(self.name)
 
     def write(self, array: Array) -> None:
         self.shelf.write(self.name, array)
+
+
+def stored_place(tape: Any, shelf: OffloadStore, entry: Entry) -> Any:
+    """Return the place of an array of ``shelf`` on a tape."""
+    return tape.stored(shelf, entry.name, entry.shape, entry.dtype)
 
 
 class _Behind(Wrapper):
@@ -111,6 +129,9 @@ class OffloadExecutor(LayerByLayer):
         self.activations = activations
         self.before = before
         self.rule: Optimizer | None = None
+        self.programs = Programs(getattr(before, "enabled", True), self._recompute.level)
+        self.programs.at_once = True
+        self._one = free_in_children(threading.Lock())
         # By parameter the rows whose state comes together, where it does not come as a whole.
         self._rows: dict[str, list[slice]] = {}
         self._net = net
@@ -132,8 +153,8 @@ class OffloadExecutor(LayerByLayer):
 
     @property
     def notes(self) -> list[str]:
-        """Why steps are not recorded."""
-        return ["the net is offloaded: its steps run by the layers, and are not recorded"]
+        """The Python steps of recorded steps, and why others are not recorded."""
+        return [*self.programs.notes, *self.programs.refusals]
 
     # -- what executors do ----------------------------------------------------------------------
 
@@ -144,6 +165,14 @@ class OffloadExecutor(LayerByLayer):
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> dict[str, Any]:
+        self._expect_own_process()
+        if other is None and not asked:
+            made: dict[str, Any] | None = self._by_program(
+                lambda: self.programs.program_of_evaluation(net, feed),
+                lambda found, arena: found.outputs(arena, feed),
+            )
+            if made is not None:
+                return made
         plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: forward_groups(plan))
         return super().evaluate(net, feed, asked, other)
@@ -187,7 +216,15 @@ class OffloadExecutor(LayerByLayer):
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
-            made = super().step(net, request)
+            made = None
+            # Several ranks update late, and mixed precision looks at all gradients before.
+            if not several and chain.scaled is None:
+                made = self._by_program(
+                    lambda: self._program_of_step(net, request, chain),
+                    lambda found, arena: self._replayed(found, arena, net, request),
+                )
+            if made is None:
+                made = super().step(net, request)
             if self._ends_late:
                 self.commit()
             return made
@@ -196,6 +233,64 @@ class OffloadExecutor(LayerByLayer):
             raise
         finally:
             self._sees_updates = self._updates_late = self._ends_late = False
+
+    def _by_program(
+        self, find: Callable[[], Replay | None], run: Callable[[Replay, Array], Any]
+    ) -> Any:
+        """Return what ``run`` makes by the program found; None if there is none.
+
+        On a device, and if activations are offloaded too, nothing is recorded. One program runs at
+        a time: what its Python steps call runs by the layers.
+        """
+        records = self.shelf.room.xp is np and not self.activations
+        if not (records and self._net._passes_are_its_own and self._one.acquire(blocking=False)):
+            return None
+        try:
+            self._adopt_new()
+            found = find()
+            if found is None:
+                return None
+            arena = self.programs.take(found)
+            try:
+                return run(found, arena)
+            finally:
+                self.programs.give_back(arena)
+        finally:
+            self._one.release()
+
+    def _program_of_step(self, net: Any, request: StepRequest, chain: UpdateChain) -> Replay | None:
+        for param in self._trained():
+            for state in self._states([param.name]):
+                keys = self._state_names(param.name)
+                if state.is_away or not keys:
+                    continue
+                if state.held:
+                    # Of a checkpoint.
+                    assert self.rule is not None
+                    self.rule.settle(param.name, param.outline)
+                    self._leave([param.name], False)
+                else:
+                    # Zeros, until it is written.
+                    self._keep(state, keys)
+                    state.shape = param.shape
+        feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
+        return self.programs.program_of_step(net, feed, request, chain)
+
+    def _replayed(
+        self, found: Replay, arena: Array, net: Any, request: StepRequest
+    ) -> tuple[float, float | None]:
+        """Take a step by a program; an error undoes it."""
+        feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
+        names = [param.name for param in self._trained()]
+        before = self._counts(names)
+        try:
+            made = found.step(arena, feed, request.y, request.weight, request.measure)
+            if before != self._counts(names):
+                self.commit()
+        except BaseException:
+            self.roll_back()
+            raise
+        return made
 
     def _behind_all(self, optimizer: Any) -> _Behind:
         """``optimizer`` within the stage that hears of late updates; asked again, the same."""
@@ -386,13 +481,16 @@ class OffloadExecutor(LayerByLayer):
 
     def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
         self._expect_own_process()
+        self._adopt_new()
+        self.shelf.put_back()
+        self.shelf.follow(groups())
+
+    def _adopt_new(self) -> None:
         params = self._net.params()
         if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
             entries = [*entries_of(params), *self._state_entries()]
             self._expect_room()
             self._adopt(entries)
-        self.shelf.put_back()
-        self.shelf.follow(groups())
 
     def _adopt(self, entries: list[Entry]) -> None:
         """Have places for ``entries``, and large parameters of layers that came later in them."""
@@ -406,6 +504,9 @@ class OffloadExecutor(LayerByLayer):
                 for key in self._state_names(param.name):
                     parts[key] = [part_of(known[key], each) for each in rows]
         self.shelf.divide(parts, self._small)
+        for state in [] if self.rule is None else self.rule.states():
+            if state.is_away and [*state.rows] != self._rows.get(state.name, []):
+                self._keep(state, self._state_names(state.name))
         for param in self._net.params():
             if is_large(param) and param.storage.in_memory:
                 self.shelf.write(f"net/{param.name}", param.value)
@@ -566,13 +667,31 @@ class OffloadExecutor(LayerByLayer):
         kinds = [(prod(entry.shape), entry.dtype) for entry in entries]
 
         def arrays() -> list[Array]:
+            tape = current_tape()
+            if tape is not None:
+                return [stored_place(tape, shelf, entry).reshape(-1) for entry in entries]
             # Who updates late gets them here, and `_Behind` hears when that is done.
             if state.name in self._rows:
                 return [self._assembled(state.name, key) for key in keys]
             take = shelf.lend if self._updates_late else shelf.read
-            return [take(key).reshape(-1) for key in keys]
+            found = [shelf.loaded[key] if key in shelf.loaded else take(key) for key in keys]
+            return [array.reshape(-1) for array in found]
 
-        state.keep_in(arrays, kinds)
+        @contextmanager
+        def part(rows: slice) -> Iterator[list[Array]]:
+            units, tape = [part_of(entry, rows) for entry in entries], current_tape()
+            if tape is not None:
+                yield [stored_place(tape, shelf, unit).reshape(-1) for unit in units]
+                return
+            try:
+                yield [shelf.lend(unit.name).reshape(-1) for unit in units]
+            finally:
+                shelf.put_back([unit.name for unit in units])
+
+        if state.name in self._rows:
+            state.keep_in(arrays, kinds, self._rows[state.name], part)
+        else:
+            state.keep_in(arrays, kinds)
 
     def _expect_state(self, entries: Iterable[Entry]) -> None:
         """Refuse state of another optimizer in the folder."""

@@ -28,6 +28,7 @@ from singanet.checkpoint.formats import LATEST
 from singanet.device import Device, cpu
 from singanet.offload.generation import AccessOrder, Generation, Scratch
 from singanet.ops.transfers import Transfers
+from singanet.program.layout import ALIGNMENT
 from singanet.types import Array
 
 Move = Callable[[memoryview], None]
@@ -142,6 +143,61 @@ class OffloadStore:
         self._changed = threading.Condition()
         self._reserved = 0
         self.peak = 0
+        # The arrays that a program uses now, and the memory that programs have them in: whose it
+        # is, and the names of arrays that it still holds.
+        self.loaded: dict[str, Array] = {}
+        self.replays = False
+        self._program: tuple[Any, Array] | None = None
+        self._kept: frozenset[str] = frozenset()
+
+    # -- for programs ---------------------------------------------------------------------------
+
+    def claim(self, program: object, nbytes: int) -> Array:
+        """Return memory for ``program``, the same as before if nobody else had it meanwhile."""
+        self.put_back()
+        self._drain()
+        with self._changed:
+            self._changed.wait_for(self._is_quiet)
+            for name in list(self._held):
+                self._evict(name)
+            self._free.clear()
+            if self._program is None or self._program[0] is not program:
+                memory = None if self._program is None else self._program[1]
+                self._kept = frozenset()
+                if memory is None or memory.nbytes < nbytes + ALIGNMENT:
+                    self._drop_program()
+                    memory = self.room.new(nbytes + ALIGNMENT)
+                self._program = program, memory
+                self.peak = max(self.peak, self._total())
+            return self._program[1]
+
+    def _drop_program(self) -> None:
+        if self._program is not None:
+            self._program[0].forget()
+        self._program, self._kept = None, frozenset()
+
+    def begin(self) -> frozenset[str]:
+        """Begin a replay; return the names of the arrays that the memory still holds."""
+        self.replays, names, self._kept = True, self._kept, frozenset()
+        return names
+
+    def end(self, names: frozenset[str]) -> None:
+        """End a replay, whose memory holds the arrays ``names`` from now on."""
+        self.loaded.clear()
+        self.replays, self._kept = False, names
+
+    def fill(self, name: str, array: Array) -> None:
+        """Read an array."""
+        file = self.next if name in self.fresh else self.latest
+        self.room.fill(array, partial(file.read, name))
+
+    def drain(self, name: str, array: Array) -> None:
+        """Write an array."""
+        self.room.drain(array, partial(self.next.write, name))
+        with self._changed:
+            # Python may have read the values before.
+            self._drop_when_idle(name)
+            self._is_fresh(name)
 
     # -- for the thread of the net --------------------------------------------------------------
 
@@ -219,6 +275,7 @@ class OffloadStore:
         with self._changed:
             held = self._get(name, ("reading", "writing"))
             held.state = "lent"
+            self._kept -= {name}
             return held.array
 
     def put_back(self, names: Iterable[str] | None = None, changed: bool = True) -> None:
@@ -264,6 +321,7 @@ class OffloadStore:
         """Write ``array``, which is nobody else's, as the values of ``name``."""
         with self._changed:
             self._drop_when_idle(name)
+            self._kept -= {name}
             self._reserved = max(self._reserved - array.nbytes, 0)
             shape = self.entry(name).shape
             self._write_later(
@@ -277,6 +335,7 @@ class OffloadStore:
         data = on_host(array).astype(entry.dtype, copy=False).reshape(entry.shape)
         with self._changed:
             self._drop_when_idle(name)
+            self._kept -= {name}
         self.next.write(name, bytes_of(data))
         self._is_fresh(name)
 
@@ -309,7 +368,7 @@ class OffloadStore:
                     self._drop_when_idle(unit)
             for file in (self.latest, self.next):
                 file.divide(parts)
-            self._parts = parts
+            self._parts, self._kept = parts, frozenset()
 
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
@@ -339,7 +398,7 @@ class OffloadStore:
                 if name in self.fresh or self._held[name].state not in ("clean", "unwritten"):
                     del self._held[name]
             self.next.behind |= self.fresh
-            self.fresh = set()
+            self.fresh, self._kept = set(), frozenset()
 
     def close(self) -> None:
         """Let go of what is in memory, and end the thread."""
@@ -349,6 +408,7 @@ class OffloadStore:
             self._changed.wait_for(self._is_quiet)
             self._held.clear()
             self._free.clear()
+            self._program = None
             self.scratch.close()
 
     def _get(self, name: str, busy: tuple[str, ...]) -> _LoadedArray:
@@ -527,7 +587,9 @@ class OffloadStore:
 
     def _total(self) -> int:
         free = sum(memory.nbytes for memory in self._free)
-        return self._reserved + free + sum(held.array.nbytes for held in self._held.values())
+        held = sum(held.array.nbytes for held in self._held.values())
+        of_program = 0 if self._program is None else self._program[1].nbytes - ALIGNMENT
+        return self._reserved + free + held + of_program
 
     def _make_room(self, nbytes: int, distance: int, outside: bool = False) -> bool:
         """Whether there is room, once what is needed later than in so many groups has gone.
@@ -545,9 +607,12 @@ class OffloadStore:
             known = self._held.items()
             clean = [k for k, held in known if held.state == "clean" and k != self._demand]
             victim = max(clean, key=self._schedule.distance, default=None)
-            if victim is None or self._schedule.distance(victim) <= distance:
+            if victim is not None and self._schedule.distance(victim) > distance:
+                self._evict(victim)
+            elif self._program is not None and not self.replays:
+                self._drop_program()
+            else:
                 return False
-            self._evict(victim)
         return True
 
     def _evict(self, name: str) -> None:

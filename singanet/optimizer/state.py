@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeVar
@@ -45,6 +46,7 @@ class ParamState:
         "_home",
         "_kinds",
         "_loaded",
+        "_part",
         "constraint",
         "decay_mult",
         "held",
@@ -54,6 +56,7 @@ class ParamState:
         "ratio",
         "regularizer",
         "rests",
+        "rows",
         "seen",
         "shape",
         "step",
@@ -75,6 +78,8 @@ class ParamState:
         self.shape: Shape | None = None
         self.held: list[Array] = []
         self._home: Callable[[], list[Array]] | None = None
+        self._part: Callable[[slice], AbstractContextManager[list[Array]]] | None = None
+        self.rows: Sequence[slice] = ()
         self._kinds: list[tuple[int, np.dtype[Any]]] = []
         self._loaded: list[Shape] = []
 
@@ -85,7 +90,7 @@ class ParamState:
 
     @arrays.setter
     def arrays(self, arrays: list[Array]) -> None:
-        self.held, self._home = arrays, None
+        self.held, self._home, self._part, self.rows = arrays, None, None, ()
 
     @property
     def is_away(self) -> bool:
@@ -93,13 +98,50 @@ class ParamState:
         return self._home is not None
 
     def keep_in(
-        self, home: Callable[[], list[Array]], kinds: Iterable[tuple[int, np.dtype[Any]]]
+        self,
+        home: Callable[[], list[Array]],
+        kinds: Iterable[tuple[int, np.dtype[Any]]],
+        rows: Sequence[slice] = (),
+        part: Callable[[slice], AbstractContextManager[list[Array]]] | None = None,
     ) -> None:
         """Offload the arrays: release them, and read them from ``home`` from now on.
 
         ``kinds`` are their sizes and dtypes.
         """
         self.held, self._home, self._kinds = [], home, list(kinds)
+        self.rows, self._part = rows, part
+
+    @property
+    def part_bytes(self) -> int:
+        """The most bytes of a part of the state arrays, 0 if they are not in parts."""
+        if not self.rows:
+            return 0
+        rows = self.rows[0].stop - self.rows[0].start
+        return (
+            sum(size * dtype.itemsize for size, dtype in self._kinds) * rows // self.rows[-1].stop
+        )
+
+    def parts(self) -> Iterable[tuple[slice | None, list[Array]]]:
+        """Yield the state arrays by the rows that are updated together; None are all of them."""
+        if self._part is None:
+            yield None, self.arrays
+            return
+        for rows in self.rows:
+            with self._part(rows) as arrays:
+                yield rows, arrays
+
+    def parts_of_rows(
+        self, grad: RowSparse
+    ) -> Iterable[tuple[slice | None, RowSparse, list[Array]]]:
+        """Yield the parts with gradients in ``grad``."""
+        if self._part is None:
+            yield None, grad, self.arrays
+            return
+        for rows in self.rows:
+            own = gradient_of_rows(grad, rows)
+            if own is not None:
+                with self._part(rows) as arrays:
+                    yield rows, own, arrays
 
     def kinds(self) -> tuple[list[int], list[np.dtype[Any]]]:
         """Return sizes and dtypes of the arrays, without reading them."""
@@ -113,7 +155,12 @@ class ParamState:
         state = {name: getattr(self, name) for name in ParamState.__slots__}
         state["seen"] = nothing
         if self._home is not None:
-            state |= {"held": [array.copy() for array in self._home()], "_home": None}
+            state |= {
+                "held": [array.copy() for array in self._home()],
+                "_home": None,
+                "_part": None,
+                "rows": (),
+            }
         return None, state
 
     @property
@@ -174,6 +221,14 @@ class ParamState:
         """Reset to the state before the first update, without changing the settings."""
         self.step, self.shape, self.arrays, self._loaded = 0, None, [], []
         self.seen, self.rests = nothing, 0.0
+
+
+def gradient_of_rows(grad: RowSparse, rows: slice) -> RowSparse | None:
+    """Return the gradients of some rows of a parameter, None if there are none."""
+    first, last = grad.indices.searchsorted([rows.start, rows.stop])
+    if first == last:
+        return None
+    return RowSparse(grad.indices[first:last] - rows.start, grad.rows[first:last])
 
 
 def nothing() -> None:

@@ -183,6 +183,9 @@ class ParamStorage(ABC):
     sliced = False
     """Whether several processes have a slice of one array each, and all of them get at it."""
 
+    loads = False
+    """Whether programs have the array in memory between calls that load and release it."""
+
     first_row = 0
     """The first row of what is `here`."""
 

@@ -13,6 +13,7 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout import Layout, plan_arena
+from singanet.program.loads import Loads, with_loads
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
@@ -51,6 +52,7 @@ class Recording(NamedTuple):
     kept_bytes: int
     decisions: tuple[Decision, ...] = ()
     lowering: Lowering = ON_HOST
+    loads: Loads | None = None
 
     @property
     def plans(self) -> list[Any]:
@@ -157,12 +159,12 @@ class Compiler:
         draft, kept = self._draft, self.kept
         asked = level != "none" or True in draft.tape.wishes.values()
         if not (asked and any(call.phase == "backward" for call in kept.calls)):
-            return carried_on(draft, kept)
+            return loaded(draft, carried_on(draft, kept))
         from singanet.program.recompute import recomputed
 
         made, why = recomputed(kept, self.choice, level, lambda calls: laid_out(draft, calls))
         made = made._replace(kept_bytes=kept.layout.nbytes, decisions=why)
-        return carried_on(draft, made)
+        return loaded(draft, carried_on(draft, made))
 
 
 def drop_unread(draft: Draft) -> list[Call]:
@@ -298,6 +300,13 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
             kernels.append(Kernel("test", (), (), "", "communication", barrier=True))
             since = 0
     return recording._replace(calls=calls, kernels=kernels)
+
+
+def loaded(draft: Draft, recording: Recording) -> Recording:
+    """``recording`` with the calls that load what is stored. Raises `NotRecordableError`."""
+    tape = draft.tape
+    calls, kernels, loads = with_loads(recording.calls, recording.kernels, tape.tokens, tape.loads)
+    return recording._replace(calls=calls, kernels=kernels, loads=loads)
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

@@ -164,7 +164,7 @@ class Guard:
 
 def _kept(param: Param) -> Any:
     storage = param.storage
-    return storage if isinstance(storage, NarrowWeights) else param.value
+    return storage if storage.loads or isinstance(storage, NarrowWeights) else param.value
 
 
 def is_patched(part: object) -> bool:

@@ -74,13 +74,14 @@ class Ref(NamedTuple):
 class Token:
     """A piece of memory met while recording.
 
-    ``held`` is an array from outside, or a constant, that the program goes on using; None for
-    planned memory. ``fill`` is the value that a fresh array was filled with, ``poison`` tells why
-    no kernel may read it. ``written`` are the bytes that kernels write, None for all of them.
+    ``held`` is an array from outside, or a constant, that the program goes on using, or tells
+    where it is stored; None for planned memory. ``fill`` is the value that a fresh array was filled
+    with, ``poison`` tells why no kernel may read it. ``written`` are the bytes that kernels write,
+    None for all of them.
     """
 
     nbytes: int
-    held: Array | None = None
+    held: Any = None
     constant: bool = False
     fill: Any = None
     writes: int = 0

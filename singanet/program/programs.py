@@ -175,10 +175,9 @@ class Programs:
             trim()
         if asked or other is not None:
             return self._layers.evaluate(net, feed, asked, other)
-        key = self._key(net, "evaluation", facts_of_feed(feed))
-        found = self._find(net, key, lambda r: r.evaluation(feed))
+        found = self.program_of_evaluation(net, feed)
         if found is None:
-            with self._before_recording(self._was_first(key)):
+            with self._before_recording(self._was_first(self._key_of_evaluation(net, feed))):
                 return self._layers.evaluate(net, feed, asked)
         arena = self.take(found)
         try:
@@ -213,6 +212,13 @@ class Programs:
             return found.read(arena, feed, caches)
         finally:
             self.give_back(arena)
+
+    def _key_of_evaluation(self, net: Net, feed: Mapping[str, Any]) -> Any:
+        return self._key(net, "evaluation", facts_of_feed(feed))
+
+    def program_of_evaluation(self, net: Net, feed: Mapping[str, Any]) -> Replay | None:
+        """Return the program that computes the outputs for ``feed``, None if there is none."""
+        return self._find(net, self._key_of_evaluation(net, feed), lambda r: r.evaluation(feed))
 
     def forward(
         self,
@@ -283,26 +289,17 @@ class Programs:
         if net.executor is not self:
             # A stage has put the net where another one carries it out.
             return net.executor.step(net, request)
-        # Most steps have no weights and few targets, and each call takes long. Of few the head
-        # and its loss never go by blocks of rows.
-        weighed = None if weight is None else facts(weight)
-        many = measure is not None and getattr(y, "size", 0) > FEWEST_ROWS
-        looks = looks_of(measure) if many else ()
-        of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
-        of_step = self._key(net, "step", *of_step)
+        of_step = self._key_of_step(net, request)
         # Arrays like those that were fed need no conversion.
         key = of_step, facts(x)
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
             feed = x = check_feed(net._execution_plan(), x, net.device, net.dtype)
-            by_layers = on_layer is not None or chain.knows_norm()
-            first = False
-            if not by_layers:
-                case = chain.case()
-                key = of_step, facts_of_feed(feed)
-                found = self._find_step(net, key, feed, request, case)
-                first = self._was_first(key, case)
+            found = self.program_of_step(net, feed, request, chain)
             if found is None:
+                by_layers = on_layer is not None or chain.knows_norm()
+                key = of_step, facts_of_feed(feed)
+                first = not by_layers and self._was_first(key, chain.case())
                 # Passes of their own for steps that no program may ever make.
                 alone = by_layers or chain._holds_all or bool(chain.reducers)
                 forward = self.forward if alone else self._layers.forward
@@ -331,14 +328,27 @@ class Programs:
         """Return the chain of ``optimizer`` for ``net``, as `LayerByLayer.register`."""
         return self._layers.register(net, optimizer)
 
-    def _find_step(
-        self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest, case: Hashable
+    def _key_of_step(self, net: Net, request: StepRequest) -> Any:
+        _, y, optimizer, weight, measure, _ = request
+        # Most steps have no weights and few targets, and each call takes long. Of few the head
+        # and its loss never go by blocks of rows.
+        weighed = None if weight is None else facts(weight)
+        many = measure is not None and getattr(y, "size", 0) > FEWEST_ROWS
+        looks = looks_of(measure) if many else ()
+        of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
+        return self._key(net, "step", *of_step)
+
+    def program_of_step(
+        self, net: Net, feed: Mapping[str, Any], request: StepRequest, chain: UpdateChain
     ) -> Replay | None:
-        y, optimizer, weight = request.y, request.optimizer, request.weight
+        """Return the program of the step ``request`` on ``feed``, None if there is none."""
+        if request.on_layer is not None or chain.knows_norm():
+            return None
+        y, optimizer, weight, case = request.y, request.optimizer, request.weight, chain.case()
         plan = plan_of_step(net, request)
         return self._find(
             net,
-            key,
+            (self._key_of_step(net, request), facts_of_feed(feed)),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.

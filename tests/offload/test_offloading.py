@@ -39,15 +39,25 @@ def x_y():
     return batch()
 
 
-@pytest.mark.parametrize("rule", [
-    lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: opt.Adafactor(lr=0.01),
-    lambda: opt.AdamW(lr=0.01), lambda: opt.GaLore(lr=0.01, rank=16, refresh=2),
-    lambda: opt.Muon(lr=0.01),
-])  # fmt: skip
-def test_steps_are_those_in_memory(tmp_path, x_y, rule):
-    twins = Twins(net_of, tmp_path / "net", KEEP, rule)
+RULES = [
+    partial(getattr(opt, name), lr=0.01)
+    for name in (
+        "AMSGrad", "AdaGrad", "AdaLomo", "Adadelta", "Adafactor", "Adam", "AdamW", "Adamax",
+        "FactoredAdam", "LAMB", "Lion", "Muon", "NAdam", "Nesterov", "RAdam", "RMSProp",
+    )
+]  # fmt: skip
+RULES += [partial(SGD, lr=0.1, momentum=0.9), partial(opt.GaLore, lr=0.01, rank=16, refresh=2)]
+ALL = 3_000_000
+
+
+@pytest.mark.parametrize("keep", [KEEP, ALL])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_are_recorded_and_those_in_memory(tmp_path, x_y, rule, keep):
+    twins = Twins(net_of, tmp_path / "net", keep, rule)
     twins.step(*x_y, times=3)
-    assert twins.net.executor.shelf.peak <= KEEP
+    assert twins.net.executor.programs.reports()
+    assert not twins.net.executor.programs.refusals
+    assert twins.net.executor.shelf.peak <= keep
     twins.expect_same()
     np.testing.assert_array_equal(twins.net.predict(x_y[0]), twins.plain.predict(x_y[0]))
     twins.net.onload()
@@ -196,8 +206,77 @@ def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, w
     twins.expect_same()
 
 
-def test_values_may_be_changed_between_steps(tmp_path, x_y):
+def test_a_read_that_fails_within_a_step_undoes_it(tmp_path, monkeypatch, x_y):
     twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y)
+    reads, real = iter(range(1000)), PlacedFile.read
+
+    def fails(self, *given):
+        if next(reads) == 9 and threading.current_thread() is not threading.main_thread():
+            raise FileAccessError("file", expected="bytes", received="none", advice="mend it")
+        real(self, *given)
+
+    draws = twins.net.rng.bit_generator.state
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacedFile, "read", fails)
+        with pytest.raises(FileAccessError, match="mend it"):
+            twins.net.step(*x_y, twins.there)
+    assert twins.net.rng.bit_generator.state == draws
+    twins.expect_same()
+    twins.step(*x_y, times=2)
+    twins.expect_same()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_within_a_recorded_step_undoes_it(tmp_path, x_y, error):
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y)
+
+    def raises(outputs, y):
+        raise error
+
+    with pytest.raises(error):
+        twins.net.step(*x_y, twins.there, measure=raises)
+    twins.step(*x_y, times=2)
+    twins.expect_same()
+
+
+@pytest.mark.parametrize("keep", [KEEP, ALL])
+def test_what_runs_between_and_within_recorded_steps(tmp_path, x_y, keep):
+    twins = Twins(net_of, tmp_path / "net", keep)
+    seen = {id(net): [] for net, _ in twins.each()}
+    for k in range(3):
+        for net, rule in twins.each():
+
+            def look(outputs, y, net=net):
+                top = net.layers[-1].params["weight"].value.copy()
+                seen[id(net)] += [net.predict(x_y[0][:2]), top]
+                return 0.0
+
+            net.step(*x_y, rule, measure=look)
+            seen[id(net)] += [net.predict(x_y[0]), net.params()[0].peek().copy()]
+            net.layers[0].params["weight"].value[...] *= 0.5
+            net.layers[-1].params["weight"].put(np.full((WIDTH, WIDTH), k, np.float32))
+            seen[id(net)].append(net.predict(x_y[0]))
+    found, wanted = seen.values()
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    twins.expect_same()
+
+
+def test_state_of_a_checkpoint_goes_to_the_folder(tmp_path, x_y):
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y, times=2)
+    for _, rule in twins.each():
+        rule.load_state_dict(twins.here.state_dict())
+    twins.step(*x_y, times=2)
+    twins.expect_same()
+    assert twins.there.state("fc1/weight").is_away
+
+
+@pytest.mark.parametrize("keep", [KEEP, ALL])
+def test_values_may_be_changed_between_steps(tmp_path, x_y, keep):
+    twins = Twins(net_of, tmp_path / "net", keep)
     for each, rule in twins.each():
         each.step(*x_y, rule)
         each.layers[0].params["weight"].value[...] *= 0.5
@@ -265,9 +344,10 @@ def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, mon
         OffloadStore, "follow", lambda s, g: followed.append(list(g)) or follow(s, g)
     )
     net, rule = net_of(), SGD(lr=0.1, momentum=0.9)
-    net.offload(tmp_path / "net", KEEP)
+    net.offload(tmp_path / "net", KEEP, optimizer=rule)
     for _ in range(2):
-        net.step(*x_y, rule)
+        for item in net.backward(net.forward(True, x_y[0]) - x_y[1]):
+            rule.update(*item)
     forth = [(f"net/fc{k}/weight",) for k in range(DEPTH)]
     back = [(name, name.replace("net", "optimizer") + "/momentum") for (name,) in forth[::-1]]
     assert [group for group in followed[0] if group] == [*forth, *forth[::-1]]
@@ -294,7 +374,7 @@ def test_a_net_is_filled_in_the_folder(tmp_path):
     net.offload(tmp_path / "net", KEEP)
     assert not any(layer.params["weight"].storage.in_memory for layer in net.layers[4:])
     expect_same(arrays_of(net), arrays_of(net_of()))
-    assert not net.executor.notes[0].startswith("recorded")
+    assert not net.executor.notes
 
 
 def test_going_on_from_the_folder(tmp_path, x_y):
@@ -565,7 +645,8 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
     monkeypatch.setattr("singanet.engine.recompute.by_layers.run_step", runs)
     net.programs.recompute = "sqrt"
     net.offload(tmp_path / "net", KEEP)
-    net.step(*x_y, SGD(lr=0.01))
+    for _ in net.backward(net.forward(True, x_y[0]) - x_y[1]):
+        pass
     assert held
     assert not any(held)
 
@@ -621,6 +702,7 @@ def test_checkpoints_of_fits_are_written_one_array_at_a_time(tmp_path, suffix):
     net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
     net.compile(Adam(lr=1e-3))
     whole, layer = 3 * 4 * wide * wide * depth, 3 * 4 * wide * wide
+    net_of().save_model(tmp_path / "other.singanet")  # what is imported late
     tracemalloc.start()
     try:
         net.offload(tmp_path / "net", 2 * layer)

@@ -89,8 +89,6 @@ TOGETHER = {"all-reduce", "parameter server", "cached embeddings"}
 """Ways to sum gradients that combine: tables go one way, and what is dense another."""
 
 APART = [
-    Apart("left out", "an offloaded net runs by the layers", each_with("recorded", "offload"),
-        "its steps run by the layers"),
     Apart("left out", "a net whose parameters are in slices runs by the layers",
         each_with("recorded", "sharded parameters"), "its steps run by the layers"),
     Apart("refused", "a master of float32 is whole on each rank",

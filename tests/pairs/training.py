@@ -335,6 +335,7 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
     programs = net.executor
     if "offload" in case and not isinstance(programs, OffloadExecutor):
         return "the net is in memory"
+    programs = getattr(programs, "programs", programs)
     reports = programs.reports() if isinstance(programs, Programs) else []
     if report is not None:
         with suppress(CallOrderError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from operator import length_hint
@@ -64,13 +64,14 @@ class Bound:
     one of ``layers`` for each item as well.
     """
 
-    def __init__(self, recording: Recording, arena: Array) -> None:
+    def __init__(self, recording: Recording, arena: Array, loaded: Array | None = None) -> None:
         self._lowering = recording.lowering
         start = self._lowering.start(arena)
         self._outside = self._lowering.outside(recording.outside)
         self._arrays: dict[Ref, Array] = dict(self._outside)
         self._place = {token: start + offset for token, offset in recording.place.items()}
         self.arena = arena
+        self.loaded = loaded
         marks = [at for at, call in enumerate(recording.calls) if call.function is None]
         self.segments: list[Segment] = []
         for at, end in pairwise([*marks, len(recording.calls)]):
@@ -123,8 +124,11 @@ class Bound:
         """The array at ``ref``."""
         found = self._arrays.get(ref)
         if found is None:
-            place = self._place[ref.token]
-            found = self._arrays[ref] = self._lowering.array(ref, self.arena, place)
+            memory, place = self.arena, self._place.get(ref.token)
+            if place is None:
+                assert self.loaded is not None
+                memory, place = self.loaded, self._lowering.start(self.loaded)
+            found = self._arrays[ref] = self._lowering.array(ref, memory, place)
         return found
 
     def _filled(self, value: Any) -> Any:
@@ -223,6 +227,8 @@ class Replay:
         self._caches = recorder.caches
         self.case: Hashable = ()
         self._bound: Bound | None = None
+        if self.recording.loads is not None:
+            self.recording.loads.forget = self.forget
 
     def stale(self, net: Net, begun: bool = False) -> str:
         """The change of the net by which the program is no longer its; empty if there is none.
@@ -258,11 +264,17 @@ class Replay:
     def bound(self, arena: Array) -> Bound:
         """The program on ``arena``, as it was bound before where that is the same."""
         # Another thread may forget it at any time.
-        bound = self._bound
-        if bound is None or bound.arena is not arena:
+        bound, loads = self._bound, self.recording.loads
+        loaded = None if loads is None else loads.claim()
+        if bound is None or bound.arena is not arena or bound.loaded is not loaded:
             with no_collections():
-                bound = self._bound = Bound(self.recording, arena)
+                bound = self._bound = Bound(self.recording, arena, loaded)
         return bound
+
+    def _loading(self, bound: Bound) -> AbstractContextManager[None]:
+        """A block in which stored arrays are loaded."""
+        loads = self.recording.loads
+        return nullcontext() if loads is None else loads.running(bound.array)
 
     def outputs(
         self, arena: Array, feed: Mapping[str, Any], run: Run = run_all, singly: bool = False
@@ -271,7 +283,8 @@ class Replay:
         bound = self.bound(arena)
         assert bound.outputs is not None
         copy_into(feed, bound.feed.arrays[0])
-        run(self._calls(bound, singly))
+        with self._loading(bound):
+            run(self._calls(bound, singly))
         (found,) = bound.outputs.arrays
         return {name: map_arrays(value, copied) for name, value in found.items()}
 
@@ -332,13 +345,18 @@ class Replay:
         elif self._draws or self.state:
             before = self._before = Before(self._net, self.state, self._draws)
         try:
-            run(calls)
+            with self._loading(bound):
+                run(calls)
         except NotFiniteError:
             # A step that is not taken.
             if before is not None:
                 before.restore()
             return seen.loss, seen.score
         except BaseException as error:
+            if self.recording.loads is not None:
+                # The store goes back to the step before.
+                UpdateChain(self._optimizer).refused()
+                raise
             # Another Ctrl-C waits, else some of it would be left undone.
             with interrupted_after():
                 left = length_hint(calls) + (not _is_made(error))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, Protocol
@@ -99,6 +100,17 @@ def set_tape(tape: CallWriter | None) -> None:
     _active.tape = tape
 
 
+@contextmanager
+def not_recording() -> Iterator[None]:
+    """A block in which this thread computes with values."""
+    tape = current_tape()
+    set_tape(None)
+    try:
+        yield
+    finally:
+        set_tape(tape)
+
+
 class ChangingNumber:
     """A number that is another one at each replay."""
 
@@ -160,7 +172,7 @@ class AbstractArray(NDArrayOperatorsMixin):
     recording. What looks at values raises `NotRecordableError`.
     """
 
-    __slots__ = ("_ref", "dtype", "offset", "region", "shape", "strides")
+    __slots__ = ("__weakref__", "_ref", "dtype", "offset", "region", "shape", "strides")
     recorded = True
     __hash__ = None  # type: ignore[assignment]
 

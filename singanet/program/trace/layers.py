@@ -17,12 +17,14 @@ from singanet.base.collectives import SharedBatch
 from singanet.engine.backward import arrays_in, root_of
 from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward, run_forward
-from singanet.engine.plan import NodeStep, Plan
+from singanet.engine.plan import NodeStep, Plan, StoredArrays
 from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.narrow import NarrowWeights
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
+from singanet.program.loads import Stored
+from singanet.program.trace.abstract import not_recording
 from singanet.program.trace.foreign_code import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
@@ -55,6 +57,8 @@ class TrialMemory:
 
     def _array(self, ref: Ref) -> Array:
         token, lowering = self._tape.tokens[ref.token], self._tape.lowering
+        if type(token.held) is Stored:
+            return ref.array(token.held.now())
         if token.held is not None:
             return lowering.outside({ref: self._tape.outside[ref]})[ref]
         if ref.token not in self._memory:
@@ -101,7 +105,9 @@ class PythonPass:
 
     def _fresh(self, layer: Layer) -> Context:
         net = self.layer.net
-        params = {suffix: param.value for suffix, param in layer.params.items()}
+        params: Any = {suffix: param.value for suffix, param in layer.params.items()}
+        if any(param.storage.loads for param in layer.params.values()):
+            params = StoredArrays(layer, self.layer.step.foreign)
         ctx = Context(net.device.ops, net.rng, params, self.train, self.keep, net.dtype)
         ctx.in_shapes, ctx.out_shapes = self.in_shapes, self.out_shapes
         return ctx
@@ -291,8 +297,10 @@ class TracedLayer:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
-        with no_draws(self.layer):
-            outs = own(self.tape, run.made(self.stand_in, self.tape.shown(x)))
+        shown = self.tape.shown(x)
+        with no_draws(self.layer), not_recording():
+            made = run.made(self.stand_in, shown)
+        outs = own(self.tape, made)
         kept = {} if run.context is None else run.context.saved
         # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
         self.tape.beside += sum(array.nbytes for array in arrays_in((() if self.own else x, kept)))
@@ -320,8 +328,9 @@ class TracedLayer:
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
         saved = {} if run.context is not None else ctx.saved
-        with no_draws(self.layer):
-            dx, grads = run.gradients(self.stand_in, *self.tape.shown((saved, dy)))
+        shown = self.tape.shown((saved, dy))
+        with no_draws(self.layer), not_recording():
+            dx, grads = run.gradients(self.stand_in, *shown)
         dense = {key: grad for key, grad in grads.items() if not is_sparse(grad)}
         outs = own(self.tape, (dx, dense))
         # What a forward in Python has kept of its inputs lies in the arena, until now.
@@ -339,6 +348,10 @@ class TracedLayer:
         if self.own:
             return
         trial = TrialMemory(self.tape, self.tape.calls[mark:])
+        with not_recording():
+            self._compared(trial, ctx, given, made, run)
+
+    def _compared(self, trial: TrialMemory, ctx: Context, given: Any, made: Any, run: Any) -> None:
         ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
         before = [(p, p.value.copy()) for p in self.params.values()]
         other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep, ctx.dtype)
@@ -384,6 +397,9 @@ class TracedLayer:
         self.tape.layer, self.tape.phase, self.tape.lane = self.name, phase, None
 
     def _step(self, function: Any, arguments: tuple[Any, ...], outs: Any) -> None:
+        # It may keep its parameters, and reads them into memory of their own.
+        stored = [param.nbytes for param in self.params.values() if param.storage.loads]
+        self.tape.loads = max(self.tape.loads, sum(stored))
         filled = arrays_in(outs)
         call = self.tape.add(function, (*arguments, outs), {}, filled, "hidden", name="python step")
         call.barrier = True

@@ -98,12 +98,12 @@ class Recorder:
         self.guard = Guard(net)
         params = net.params()
         self.held = NarrowParameters(self.net, params)
-        with self.held.standing_in():
+        with recording_on(self.tape), self.held.standing_in():
             self.params = [(param, param.value) for param in params]
         self.held.hold(self.tape)
         for param, value in self.params:
             if param.name not in self.held:
-                self.tape.hold(value)
+                self.tape.place(value)
             self.guard.param(param, value)
         for step in self.plan.steps:
             layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
@@ -164,7 +164,8 @@ class Recorder:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
         chain = UpdateChain(optimizer)
-        updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
+        with recording_on(self.tape):
+            updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
         beside = targets(y, weighted, self._arrays)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -187,7 +188,8 @@ class Recorder:
                     del item
             return
         chain = UpdateChain(optimizer)
-        updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
+        with recording_on(self.tape):
+            updates = RecordedChain(self.tape, chain, self.guard, self._trained(), self.held)
         with self._running():
             tell(RehearsedStep(self, updates, self._fed(feed)), chain)
         self.tape.drops_unread = chain._selects

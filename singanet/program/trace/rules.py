@@ -47,7 +47,7 @@ class Numbers:
         self.optimizer, self.states, self.state = optimizer, tuple(states), states[0]
         # Whether the update ends the step of its parameters.
         self.counts = True
-        self._kept = [(state, state.arrays, bounds_of(state)) for state in states]
+        self._kept = [(state, state.held, bounds_of(state)) for state in states]
         self._parts = self.state.regularizer, self.state.constraint
         with _schedules_held(optimizer, self.state.regularizer):
             numbers = optimizer.numbers(self.state)
@@ -60,7 +60,9 @@ class Numbers:
     @property
     def arrays(self) -> list[Array]:
         """The state arrays of all parameters."""
-        return [array for _, arrays, _ in self._kept for array in arrays]
+        # What is stored is at another place at each step.
+        found = [state.arrays if state.is_away else held for state, held, _ in self._kept]
+        return [array for arrays in found for array in arrays]
 
     @property
     def lost(self) -> bool:
@@ -342,18 +344,23 @@ class RecordedRule:
         """
         tape, rule, first = self.tape, self.rule, run[0]
         numbers = Numbers(rule, [update.state for update in run])
-        value, grad, arrays = first.value, first.grad, numbers.arrays
+        value, grad = first.value, first.grad
         if first.state.name in self.held or value.size > rule._most_in_kernels:
             self._in_one_call(numbers, first)
         else:
+            parts: Any = numbers.state.parts()
             if len(run) > 1:
                 value, grad, arrays = self._joint(run)
+                parts = [(None, arrays)]
             known = len(tape.scalars)
             # By the layers an element-wise rule works through blocks of a large parameter.
             with tape.in_blocks() if self._by_element and len(run) == 1 else nullcontext():
-                near: list[Any] = [*map(tape.place, (value, *arrays))]
-                now = numbers.state, near.pop(0), grad, near, *numbers.read(), first.scale
-                rule.apply_rule(ParamUpdate(*now))
+                place: Any = tape.place(value)
+                read = numbers.read()
+                for rows, found in parts:
+                    near: list[Any] = [*map(tape.place, found)]
+                    w, g = (place, grad) if rows is None else (place[rows], grad[rows])
+                    rule.apply_rule(ParamUpdate(numbers.state, w, g, near, *read, first.scale))
             numbers.scalars = tape.scalars[known:]
         # An interrupted step needs the gradients that waited, and all if no stage changed them.
         asked = not self.summed and (waited or not self.staged)
@@ -421,15 +428,26 @@ class RecordedRule:
         numbers = Numbers(rule, [state])
 
         def apply(lent: list[Array], scale: Any) -> None:
-            rows, now = source.now(), (state.arrays, *numbers.now(), number_now(scale))
-            rule._apply_rule_to_rows(rows.indices, ParamUpdate(state, lent[0], rows.rows, *now))
+            now = *numbers.now(), number_now(scale)
+            for part, rows, arrays in state.parts_of_rows(source.now()):
+                w = lent[0] if part is None else lent[0][part]
+                each = ParamUpdate(state, w, rows.rows, arrays, *now)
+                rule._apply_rule_to_rows(rows.indices, each)
 
-        self.in_python("update rows", [state.name], [value], (update.scale,), apply)
+        self.tape.loads = max(self.tape.loads, state.part_bytes)
+        filled = self.loaded_state([state.name])
+        self.in_python("update rows", [state.name], [value], (update.scale,), apply, filled)
         if not self._by_element:
             # The rows of value and state are copied together.
             whole = sum(array.size == value.size for array in (value, *numbers.arrays))
             self.tape.beside += whole * source.nbytes
         self._add(numbers, [(update, None)])
+
+    def loaded_state(self, names: Names) -> list[Array]:
+        """Return the state arrays that a call is to find in memory. It loads parts by itself."""
+        states = [self.rule.state(name) for name in names if hasattr(self.rule, "state")]
+        away = [state for state in states if state.is_away and not state.rows]
+        return [array for state in away for array in state.arrays if array.size]
 
     def in_python(
         self,
@@ -445,11 +463,11 @@ class RecordedRule:
         ``function`` receives the values, and ``reads`` in a replay. It has no reference to arrays
         of the recording, whose memory would live as long as the program.
         """
-        held = self.held
+        held, live = self.held, [*map(self.tape.live_of, values)]
 
         @done_whole
         def change(*now: Any) -> None:
-            held.change(names, values, lambda lent: function(lent, *now))
+            held.change(names, [value() for value in live], lambda lent: function(lent, *now))
 
         pairs = zip(names, values, strict=True)
         memory = [array for each, value in pairs for array in held.memory_of(each, value)]

@@ -19,6 +19,7 @@ from singanet.errors import SingaNetError
 from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token, map_arrays
+from singanet.program.loads import ArrayStore, Stored
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.trace.abstract import (
     AbstractArray,
@@ -31,7 +32,7 @@ from singanet.program.trace.abstract import (
 from singanet.program.trace.numbers import StepScalar
 from singanet.program.trace.strides import extent, packed
 from singanet.program.trace.values import Values
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class _Part(NamedTuple):
@@ -99,6 +100,10 @@ class Tape:
         self._workspace, self._worked, self._working = 0, Ranges(), 0
         # Whether kernels that are one call are to be written down as all that they make.
         self.apart = False
+        # By the name of an array that is loaded, its place here.
+        self._stored: dict[str, AbstractArray] = {}
+        # Stored arrays that a call loads by itself.
+        self.loads = 0
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # What the caller fills, and its values; those of all arrays, if Python had to see some.
@@ -228,9 +233,32 @@ class Tape:
         """
         if not isinstance(place, AbstractArray):
             return cast("Array", place)
+        if isinstance(self.tokens[place.region.number].held, Stored):
+            # It is in memory for the calls that use it.
+            return cast("Array", place)
         if place.ref not in self._arrays:
             raise NotRecordableError("an array of its own for a parameter")
         return self._arrays[place.ref]
+
+    def stored(
+        self, store: ArrayStore, name: str, shape: Shape, dtype: np.dtype[Any]
+    ) -> AbstractArray:
+        """Return the place of an array of ``store``, which is loaded for the calls that use it."""
+        found = self._stored.get(name)
+        if found is None:
+            strides = packed(shape, dtype.itemsize)
+            token = Token(0, Stored(store, name, shape, strides, dtype))
+            found = self._entered(shape, dtype, None, token)
+            found.region = ArrayRegion(found.region.number)
+            self._stored[name] = found
+        return found
+
+    def live_of(self, array: Any) -> Callable[[], Array]:
+        """Return a function that returns ``array`` as it is at a replay."""
+        if type(array) is not AbstractArray:
+            return lambda: array
+        now: Callable[[], Array] = self.tokens[array.region.number].held.now
+        return now
 
     def place(self, array: Any) -> AbstractArray:
         """As `hold`, for an array that a call reads or fills; an abstract one is its own place."""
@@ -286,6 +314,8 @@ class Tape:
         token = self.tokens[ref.token]
         if token.poison:
             raise NotRecordableError(token.poison)
+        if type(token.held) is Stored:
+            return ref
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = self.lowering.view(token.held, ref)
         return ref

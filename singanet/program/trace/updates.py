@@ -22,6 +22,7 @@ from singanet.params.storage import is_served
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.lowering import ON_HOST
+from singanet.program.trace.abstract import not_recording
 from singanet.program.trace.layers import is_sparse
 from singanet.program.trace.numbers import number_now
 from singanet.program.trace.reductions import RecordedReduction
@@ -71,12 +72,15 @@ class RecordedChain(UpdateChain):
             guard.part(reducer)
         for reducer in waiting:
             watch_case(guard, reducer)
-        names, values = [p.name for p in trained], [p.value for p in trained]
+        names = [p.name for p in trained]
         # Each stage with its copy, and what tells whether the next step goes another way.
         self._copies: list[tuple[Any, Any, StageGuard]] = []
-        for stage in [*outer, *inner] if self.why is None else outer:
-            values = [*stage.settle(names, values)]
-            guard.part(stage)
+        with not_recording():
+            # Arrays that a stage keeps beside a stored one are made by its shape.
+            values = [p.outline if p.storage.loads else p.value for p in trained]
+            for stage in [*outer, *inner] if self.why is None else outer:
+                values = [*stage.settle(names, values)]
+                guard.part(stage)
         if self.why is None:
             guard.part(told.rule)
             if told.rule.case() != ():
@@ -308,6 +312,9 @@ class _WithPython(Wrapper):
     def _in_python(self, names: Names, values: Values, grads: Grads, scale: Any, why: str) -> None:
         if self._chain._whole:
             raise NotRecordableError(why)
+        rule = self._chain.rule
+        if any(rule.rule.state(name).rows for name in names if hasattr(rule.rule, "state")):
+            raise NotRecordableError(f"{why}, with state in parts")
         self._chain.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self._within, sources([*grads])
         # None is a gradient by which another process updates.
@@ -325,7 +332,8 @@ class _WithPython(Wrapper):
             ]
             optimizer.update([*names], lent, now, *(() if is_one(scale) else (number_now(scale),)))
 
-        self._chain.rule.in_python("python step", names, values, (dense, scale), update)
+        filled = rule.loaded_state(names)
+        rule.in_python("python step", names, values, (dense, scale), update, filled)
 
 
 class StageGuard:

@@ -8,6 +8,7 @@ import numpy as np
 
 from singanet.ops import draws, transfers
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
+from singanet.program.loads import Stored
 from singanet.program.trace.abstract import CallWriter
 from singanet.types import Array
 
@@ -54,6 +55,8 @@ class Values:
     def array(self, tape: CallWriter, ref: Ref) -> Any:
         """Return the array at ``ref``."""
         token, lowering = tape.tokens[ref.token], tape.lowering
+        if type(token.held) is Stored:
+            return ref.array(token.held.now())
         if token.held is not None and not token.writes:
             return lowering.outside({ref: tape.outside[ref]})[ref]
         if ref.token not in self._memory:
