@@ -21,7 +21,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.params.param import Param
 from singanet.params.storage import SMALL
 from singanet.program.ir import map_leaves
-from singanet.types import Array, Gradient, RowSparse, Shape
+from singanet.types import Array, Shape
 
 Groups = Callable[[list[tuple[str, ...]]], list[tuple[str, ...]]]
 """What a walk back needs together, in order, by the names of what each context holds."""
@@ -161,13 +161,3 @@ def part_of(entry: Entry, rows: slice) -> Entry:
     shape = rows.stop - rows.start, *entry.shape[1:]
     nbytes = prod(shape) * entry.dtype.itemsize
     return Entry(f"{entry.name}[{rows.start}:{rows.stop}]", shape, entry.dtype, nbytes)
-
-
-def gradient_of_rows(grad: Gradient, rows: slice) -> Gradient | None:
-    """What ``grad`` has of some rows of its parameter; None for nothing."""
-    if not isinstance(grad, RowSparse):
-        return grad[rows]
-    first, last = grad.indices.searchsorted([rows.start, rows.stop])
-    if first == last:
-        return None
-    return RowSparse(grad.indices[first:last] - rows.start, grad.rows[first:last])

@@ -28,7 +28,6 @@ from singanet.engine.step import away, backward_order, forward_needs
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.contexts import (
     OffloadedContexts,
-    gradient_of_rows,
     part_of,
     rows_of_parts,
     state_at_a_time,
@@ -38,12 +37,12 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import StageTraits, Wrapper, refuse_rest
-from singanet.params.grads import LayerGradients, split
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
 from singanet.program.programs import Programs
 from singanet.program.trace.abstract import current_tape
-from singanet.types import Array, Gradient
+from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
@@ -136,7 +135,8 @@ class OffloadExecutor(LayerByLayer):
         self._rows: dict[str, list[slice]] = {}
         self._net = net
         self._process = os.getpid()
-        self._sees_updates = False
+        # Whether a layer is updated by what sees its updates, and whether state may be changed now.
+        self._sees_updates = self._lends = False
         self._rule_chain = UpdateChain(None)
         self._behind: _Behind | None = None
         # Whether a step updates after its walk back, and whether it ends after that.
@@ -187,7 +187,6 @@ class OffloadExecutor(LayerByLayer):
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
-        self._expect_room_of_walk()
         plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
@@ -259,20 +258,7 @@ class OffloadExecutor(LayerByLayer):
             self._one.release()
 
     def _program_of_step(self, net: Any, request: StepRequest, chain: UpdateChain) -> Replay | None:
-        for param in self._trained():
-            for state in self._states([param.name]):
-                keys = self._state_names(param.name)
-                if state.is_away or not keys:
-                    continue
-                if state.held:
-                    # Of a checkpoint.
-                    assert self.rule is not None
-                    self.rule.settle(param.name, param.outline)
-                    self._leave([param.name], False)
-                else:
-                    # Zeros, until it is written.
-                    self._keep(state, keys)
-                    state.shape = param.shape
+        self.move_state()
         feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
         return self.programs.program_of_step(net, feed, request, chain)
 
@@ -295,18 +281,12 @@ class OffloadExecutor(LayerByLayer):
     def _behind_all(self, optimizer: Any) -> _Behind:
         """``optimizer`` within the stage that hears of late updates; asked again, the same."""
         if self._behind is None or self._behind.optimizer is not optimizer:
-            self._behind = _Behind(optimizer, self._leave_late)
+            self._behind = _Behind(optimizer, lambda names: self._leave(names, True))
         return self._behind
-
-    def _leave_late(self, names: Sequence[str]) -> None:
-        new = [state for state in self._states(names) if not state.is_away]
-        self.shelf.reserve(sum(array.nbytes for state in new for array in state.arrays))
-        self._leave(names, True)
 
     def gradients(
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
-        self._expect_room_of_walk()
         plan = net._execution_plan()
         self._begin(lambda: self._training_groups(plan))
         own = self._store(asked.plan, asked.feed) if self.activations else None
@@ -327,74 +307,20 @@ class OffloadExecutor(LayerByLayer):
     def _watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
         moved = False
         for item in items:
-            # A first walk for the norm of all gradients updates none of them, and sums them whole.
-            updates = self._sees_updates and not self._rule_chain._needs_norm()
-            apart = [name for name in item.names if name in self._rows and updates]
-            handed, parts = [item], []
-            if apart:
-                inside, rest = split(item, apart)
-                rows = zip(*inside, strict=True)
-                handed, parts = [rest], [self._by_rows(*row, item.layer) for row in rows]
-                del inside, rest, rows
-            names = list(handed[0].names)
+            names, handed = list(item.names), [item]
             del item
-            self._enter(names if updates or not self._sees_updates else ())
             counts = self._counts(names)
+            self._lends = True
             try:
                 # Nothing of the layer stays in this frame while the caller has it.
                 yield handed.pop()
             finally:
+                self._lends = False
                 changed = not self._sees_updates or counts != self._counts(names)
                 moved = moved or changed
                 self._leave(names, changed)
-            while parts:
-                moved |= yield from parts.pop()
         if moved and not self._ends_late:
             self.commit()
-
-    def _by_rows(
-        self, name: str, value: Array, grad: Gradient, layer: str
-    ) -> Generator[LayerGradients, None, bool]:
-        """The gradient of a parameter as items of some rows each, whose state is there meanwhile.
-
-        All are one step of the parameter's. Returns whether it was updated.
-        """
-        (state,), keys = self._states([name]), self._state_names(name)
-        step, shape, is_new = state.step, state.shape, state.shape is None
-        moved = False
-        try:
-            for rows in self._rows[name]:
-                part = gradient_of_rows(grad, rows)
-                if part is None:
-                    continue
-                units = [part_of(self.shelf.entry(key), rows) for key in keys]
-                state.step, state.shape, state.arrays = step, None, []
-                if is_new:
-                    self.shelf.reserve(sum(unit.nbytes for unit in units))
-                else:
-                    state.shape = units[0].shape
-                    state.arrays = [self.shelf.lend(unit.name).reshape(-1) for unit in units]
-                try:
-                    yield LayerGradients([name], [value[rows]], [part], layer)
-                finally:
-                    changed = state.step != step
-                    moved = moved or changed
-                    self._put_back([unit.name for unit in units], state.arrays, changed)
-                    state.arrays = []
-                del part
-        finally:
-            state.step, state.shape = step + moved, value.shape if moved else shape
-            if state.shape is not None:
-                self._keep(state, keys)
-            self.shelf.put_back([f"net/{name}"], moved)
-        return moved
-
-    def _put_back(self, names: Sequence[str], arrays: Iterable[Array], changed: bool) -> None:
-        """Have the ``arrays`` of the units ``names``, where there are any, in the folder again."""
-        for name, array in zip(names, arrays, strict=False):
-            if not self.shelf.has_lent(name, array):
-                self.shelf.take_over(name, array)
-        self.shelf.put_back(names, changed)
 
     # -- parameters and state -------------------------------------------------------------------
 
@@ -432,8 +358,20 @@ class OffloadExecutor(LayerByLayer):
 
     def move_state(self) -> bool:
         """Put the state that is in memory into the folder; whether there was any."""
-        names = [state.name for state in self._states(p.name for p in self._trained())]
-        self._leave(names, False)
+        for param in self._trained():
+            for state in self._states([param.name]):
+                keys = self._state_names(param.name)
+                if state.is_away or not keys:
+                    continue
+                if state.held:
+                    assert self.rule is not None
+                    held = self.rule.settle(param.name, param.outline).held
+                    for key, array in zip(keys, held, strict=True):
+                        for unit, elements in self._units(param.name, key):
+                            self.shelf.write(unit, array[elements])
+                # New state is zeros, until it is written.
+                self._keep(state, keys)
+                state.shape = param.shape
         return self.rule is not None and any(state.step for state in self.rule.states())
 
     def unbind(self) -> None:
@@ -482,6 +420,7 @@ class OffloadExecutor(LayerByLayer):
     def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
         self._expect_own_process()
         self._adopt_new()
+        self.move_state()
         self.shelf.put_back()
         self.shelf.follow(groups())
 
@@ -535,24 +474,6 @@ class OffloadExecutor(LayerByLayer):
                 expected=f"{most} bytes at least: layer {layer!r} with its optimizer's state",
                 received=f"{self.shelf.keep} bytes",
                 advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
-            )
-
-    def _expect_room_of_walk(self) -> None:
-        """Refuse a walk whose items others update, who have all of the state, in too little room.
-
-        Steps that nobody looks at have it in parts.
-        """
-        if self._sees_updates or not self._rows:
-            return
-        most, layer = least_keep(self._net, self._rule_chain, UpdateChain.state_bytes)
-        if most > self.shelf.keep:
-            raise ArgumentError(
-                "net.offload, keep",
-                expected=f"{most} bytes at least where gradients are handed out: layer {layer!r} "
-                "with all of its optimizer's state",
-                received=f"{self.shelf.keep} bytes",
-                advice=f"pass keep={2 * most} or more, or train by net.step(x, y, optimizer), "
-                "which has the state in parts of its rows",
             )
 
     def _units(self, name: str, key: str) -> list[tuple[str, slice]]:
@@ -612,35 +533,10 @@ class OffloadExecutor(LayerByLayer):
     def _counts(self, names: Iterable[str]) -> list[int]:
         return [] if self.rule is None else [self.rule.state(name).step for name in names]
 
-    def _enter(self, names: Iterable[str]) -> None:
-        new, of_parts = 0, []
-        for state in self._states(() if self._updates_late else names):
-            keys = self._state_names(state.name)
-            if state.is_away and state.name not in self._rows:
-                state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
-            elif state.is_away or state.shape is None:
-                new += sum(self.shelf.entry(key).nbytes for key in keys)
-                of_parts += [state] * state.is_away
-        self.shelf.reserve(new)
-        for state in of_parts:
-            # Who updates it without being asked for parts has all of it.
-            keys = self._state_names(state.name)
-            state.arrays = [self._assembled(state.name, key) for key in keys]
-
     def _leave(self, names: Iterable[str], changed: bool) -> None:
         names = list(names)
-        for state in self._states(names):
-            keys = self._state_names(state.name)
-            if state.shape is None or not keys:
-                continue
-            away, arrays = state.is_away, [] if state.is_away else state.arrays
-            for k, key in enumerate(keys):
-                units = self._units(state.name, key)
-                parts = [arrays[k][elements] for _, elements in units] if arrays else []
-                self._put_back([unit for unit, _ in units], parts, changed)
-            if not away:
-                self._keep(state, keys)
-        self.shelf.put_back([f"net/{name}" for name in names], changed)
+        keys = [key for state in self._states(names) for key in self._state_names(state.name)]
+        self.shelf.put_back([*keys, *(f"net/{name}" for name in names)], changed)
 
     def _assembled(self, name: str, key: str) -> Array:
         """A copy of the state ``key`` of the parameter ``name``, flat, of all its units."""
@@ -673,7 +569,7 @@ class OffloadExecutor(LayerByLayer):
             # Who updates late gets them here, and `_Behind` hears when that is done.
             if state.name in self._rows:
                 return [self._assembled(state.name, key) for key in keys]
-            take = shelf.lend if self._updates_late else shelf.read
+            take = shelf.lend if self._lends or self._updates_late else shelf.read
             found = [shelf.loaded[key] if key in shelf.loaded else take(key) for key in keys]
             return [array.reshape(-1) for array in found]
 
@@ -776,19 +672,15 @@ def is_large(param: Param) -> bool:
     return not param.is_state and param.nbytes > SMALL
 
 
-def least_keep(
-    net: Any,
-    chain: UpdateChain,
-    of_state: Callable[[UpdateChain, Param], int] = state_at_a_time,
-) -> tuple[int, str]:
+def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
     """The bytes that have to be in memory for the layer with most of them, and its name.
 
-    Those of its large parameters, and of what the rule of ``chain`` keeps of these: ``of_state``.
+    Those of its large parameters, and of the state that the rule of ``chain`` keeps of these.
     """
     needs = []
     for step in net.planned().steps:
         large = filter(is_large, step.layer.params.values())
-        needs.append((sum(p.nbytes + of_state(chain, p) for p in large), step.name))
+        needs.append((sum(p.nbytes + state_at_a_time(chain, p) for p in large), step.name))
     return max(needs, key=lambda need: need[0], default=(0, ""))
 
 

@@ -295,14 +295,6 @@ class OffloadStore:
                     self._write_later(name, held)
             self._wake()
 
-    def has_lent(self, name: str, array: Array) -> bool:
-        """Whether ``array`` is the one that was lent for ``name``."""
-        with self._changed:
-            held = self._held.get(name)
-            if held is None or held.state != "lent":
-                return False
-            return bool(self.room.xp.may_share_memory(held.array, array))
-
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
         with self._changed:

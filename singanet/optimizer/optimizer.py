@@ -452,12 +452,14 @@ class Optimizer(Counted, Configurable, ABC):
         for state, value, grad, penalty, scalars in jobs:
             if state.shape is None:
                 state.settle_on(value, self._slot_sizes(value.shape, state), self._buckets)
-            numbers = state.arrays, penalty, scalars, scale
-            if isinstance(grad, tuple):
-                indices, rows = grad
-                self._apply_rule_to_rows(indices, ParamUpdate(state, value, rows, *numbers))
-            else:
-                self.apply_rule(ParamUpdate(state, value, grad, *numbers))
+            numbers = penalty, scalars, scale
+            for part, g, arrays in state.parts(grad):
+                w = value if part is None else value[part]
+                if isinstance(g, tuple):
+                    now = ParamUpdate(state, w, g[1], arrays, *numbers)
+                    self._apply_rule_to_rows(g[0], now)
+                else:
+                    self.apply_rule(ParamUpdate(state, w, g, arrays, *numbers))
             state.step += counts
 
     def state(self, name: str) -> ParamState:

@@ -121,19 +121,11 @@ class ParamState:
             sum(size * dtype.itemsize for size, dtype in self._kinds) * rows // self.rows[-1].stop
         )
 
-    def parts(self) -> Iterable[tuple[slice | None, list[Array]]]:
-        """Yield the state arrays by the rows that are updated together; None are all of them."""
-        if self._part is None:
-            yield None, self.arrays
-            return
-        for rows in self.rows:
-            with self._part(rows) as arrays:
-                yield rows, arrays
+    def parts(self, grad: Any) -> Iterable[tuple[slice | None, Any, list[Array]]]:
+        """Yield ``grad`` and the state arrays by the rows that are updated together.
 
-    def parts_of_rows(
-        self, grad: RowSparse
-    ) -> Iterable[tuple[slice | None, RowSparse, list[Array]]]:
-        """Yield the parts with gradients in ``grad``."""
+        None are all rows. Rows without a gradient in a row-sparse one are left out.
+        """
         if self._part is None:
             yield None, grad, self.arrays
             return
@@ -223,8 +215,10 @@ class ParamState:
         self.seen, self.rests = nothing, 0.0
 
 
-def gradient_of_rows(grad: RowSparse, rows: slice) -> RowSparse | None:
-    """Return the gradients of some rows of a parameter, None if there are none."""
+def gradient_of_rows(grad: Any, rows: slice) -> Any:
+    """Return the gradient of some rows of a parameter, None if there is none."""
+    if not isinstance(grad, RowSparse):
+        return grad[rows]
     first, last = grad.indices.searchsorted([rows.start, rows.stop])
     if first == last:
         return None

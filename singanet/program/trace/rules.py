@@ -348,19 +348,22 @@ class RecordedRule:
         if first.state.name in self.held or value.size > rule._most_in_kernels:
             self._in_one_call(numbers, first)
         else:
-            parts: Any = numbers.state.parts()
+            parts: Any = numbers.state.parts(grad)
             if len(run) > 1:
                 value, grad, arrays = self._joint(run)
-                parts = [(None, arrays)]
+                parts = [(None, grad, arrays)]
             known = len(tape.scalars)
             # By the layers an element-wise rule works through blocks of a large parameter.
             with tape.in_blocks() if self._by_element and len(run) == 1 else nullcontext():
                 place: Any = tape.place(value)
                 read = numbers.read()
-                for rows, found in parts:
+                for rows, g, found in parts:
                     near: list[Any] = [*map(tape.place, found)]
-                    w, g = (place, grad) if rows is None else (place[rows], grad[rows])
+                    w = place if rows is None else place[rows]
                     rule.apply_rule(ParamUpdate(numbers.state, w, g, near, *read, first.scale))
+                    if rows is not None:
+                        # As one sweep all parts would be loaded together.
+                        tape.add(_nothing, (), {}, (), "hidden", name="part").barrier = True
             numbers.scalars = tape.scalars[known:]
         # An interrupted step needs the gradients that waited, and all if no stage changed them.
         asked = not self.summed and (waited or not self.staged)
@@ -429,7 +432,7 @@ class RecordedRule:
 
         def apply(lent: list[Array], scale: Any) -> None:
             now = *numbers.now(), number_now(scale)
-            for part, rows, arrays in state.parts_of_rows(source.now()):
+            for part, rows, arrays in state.parts(source.now()):
                 w = lent[0] if part is None else lent[0][part]
                 each = ParamUpdate(state, w, rows.rows, arrays, *now)
                 rule._apply_rule_to_rows(rows.indices, each)
@@ -476,6 +479,10 @@ class RecordedRule:
         )
         call.barrier = True
         return call
+
+
+def _nothing() -> None:
+    """Do nothing, between calls that stay apart."""
 
 
 def with_gradients_joined(
