@@ -60,6 +60,7 @@ def test_steps_are_those_in_memory_where_only_the_table_fits(tmp_path, tied, rul
     for k in range(4):
         twins.step(*batch(tied, k))
     assert twins.net.executor.shelf.peak <= KEEP
+    assert not twins.net.executor.programs.refusals
     twins.expect_same()
     twins.net.onload()
     for k in range(3):
