@@ -199,14 +199,16 @@ def with_loads(
     store = stored[uses[0].token].store
     most = store.keep - beside
     kept = _kept(uses, most)
+    starts = _starts(uses, kept, most)
+    offsets, nbytes = _placed(uses, kept, starts)
     room = most
-    while True:
-        starts = _starts(uses, kept, room)
-        offsets, nbytes = _placed(uses, kept, starts)
-        if nbytes <= most:
-            break
+    while nbytes > most:
         # Some arrays of unlike sizes found no place between the others.
         room -= max(nbytes - most, most // 50)
+        starts = _starts(uses, kept, room)
+        offsets, nbytes = _placed(uses, kept, starts)
+        if room <= 0 and nbytes > most:
+            raise NotRecordableError("too little memory for the stored arrays of a layer")
     memory = len(tokens)
     tokens.append(Token(nbytes))
     places = [stored[u.token].at(memory, at) for u, at in zip(uses, offsets, strict=True)]
@@ -297,10 +299,7 @@ def _at_a_time(uses: Sequence[Use], kept: Mapping[int, int]) -> int:
 
 
 def _starts(uses: Sequence[Use], kept: Mapping[int, int], room: int) -> list[int]:
-    """For each use after how many releases there is room for its array.
-
-    Raises `NotRecordableError` if there is none at its first call.
-    """
+    """For each use after how many releases there is room for its array, or its first call comes."""
     free = room - sum(map(_aligned, kept.values()))
     held: list[tuple[int, Use]] = []
     written: dict[int, int] = {}
@@ -309,9 +308,7 @@ def _starts(uses: Sequence[Use], kept: Mapping[int, int], room: int) -> list[int
         if use.token in kept:
             continue
         now = max(now, written.get(use.token, 0))
-        while free < _aligned(use.nbytes):
-            if not held or held[0][1].last >= use.first:
-                raise NotRecordableError("too little memory for the stored arrays of a layer")
+        while free < _aligned(use.nbytes) and held and held[0][1].last < use.first:
             number, gone = heappop(held)
             now, free = max(now, number), free + _aligned(gone.nbytes)
         free -= _aligned(use.nbytes)
