@@ -6,11 +6,11 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from singanet.engine.timeline import Ints, Timeline
+from singanet.engine.timeline import Ints, Lifetimes
 from singanet.program.layout import events
 
 
-def share_pieces(intervals: Timeline, match_range: int = 16) -> Ints:
+def share_pieces(intervals: Lifetimes, match_range: int = 16) -> Ints:
     """Each takes a free piece between ``1/match_range`` and ``match_range`` times its size.
 
     One that is large enough is preferred, the smallest of those; else the largest that is too

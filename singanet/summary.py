@@ -44,7 +44,7 @@ from singanet.types import Shape
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.engine.timeline import MemoryLog
+    from singanet.engine.timeline import AllocationLog
     from singanet.graph.building import GraphBuilder
     from singanet.graph.nodes import Node
     from singanet.params.param import Param
@@ -476,7 +476,7 @@ class Footprint:
     """
 
     shapes: dict[str, list[Shape]]
-    log: Callable[[int], MemoryLog]
+    log: Callable[[int], AllocationLog]
 
     def kept(self, name: str, batch_size: int = 1) -> int:
         """Return the bytes that the layer ``name`` stores for backward, of ``batch_size`` samples.

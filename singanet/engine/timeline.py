@@ -17,7 +17,7 @@ from singanet.base.notebooks import html_table, short_note
 Ints = npt.NDArray[np.int64]
 
 
-class Timeline(NamedTuple):
+class Lifetimes(NamedTuple):
     """Pieces of ``size`` bytes, each needed from moment ``first`` to ``last``, both included."""
 
     first: Ints
@@ -25,7 +25,7 @@ class Timeline(NamedTuple):
     size: Ints
 
     @classmethod
-    def of(cls, pieces: Sequence[Sequence[int]]) -> Timeline:
+    def of(cls, pieces: Sequence[Sequence[int]]) -> Lifetimes:
         """Return the timeline of ``pieces`` of (first, last, size)."""
         return cls(*np.array(pieces, np.int64).reshape(-1, 3).T)
 
@@ -42,7 +42,7 @@ Kind = Literal["input", "array", "scratch", "state"]
 """Inputs, arrays of layers, memory that kernels work in, and state of the optimizer."""
 
 
-class Moment(NamedTuple):
+class LogMoment(NamedTuple):
     """The ``layer`` at work, the ``phase`` of the step, and the number of ``calls`` before."""
 
     layer: str
@@ -50,17 +50,17 @@ class Moment(NamedTuple):
     calls: int
 
 
-class MemoryLog:
+class AllocationLog:
     """The memory of a step by the layers: a moment each time that a piece is made or freed."""
 
     def __init__(self) -> None:
-        self.moments: list[Moment] = []
+        self.moments: list[LogMoment] = []
         self._pieces: list[list[int]] = []
         self._kinds: list[Kind] = []
         self._owned: dict[int, list[int]] = {}
         self._paused = False
 
-    def make(self, moment: Moment, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
+    def make(self, moment: LogMoment, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
         """Note a piece that ``owner`` has, which may have others; -1 is nobody."""
         if self._paused and kind == "array":
             return
@@ -70,7 +70,7 @@ class MemoryLog:
         self._kinds.append("input" if is_input else kind)
         self.moments.append(moment)
 
-    def free(self, moment: Moment, owner: int) -> None:
+    def free(self, moment: LogMoment, owner: int) -> None:
         """Note that the pieces of ``owner`` are freed."""
         pieces = self._owned.pop(owner, ())
         for piece in pieces:
@@ -91,17 +91,17 @@ class MemoryLog:
         finally:
             self._paused = False
 
-    def timeline(self, *kinds: Kind) -> Timeline:
+    def timeline(self, *kinds: Kind) -> Lifetimes:
         """Return the pieces of these ``kinds``; those that nobody frees are there until the end."""
         chosen = [p for p, kind in zip(self._pieces, self._kinds, strict=True) if kind in kinds]
-        found = Timeline.of(chosen)
+        found = Lifetimes.of(chosen)
         return found._replace(last=np.where(found.last < 0, len(self.moments) - 1, found.last))
 
-    def peak(self, *kinds: Kind) -> tuple[int, Moment]:
+    def peak(self, *kinds: Kind) -> tuple[int, LogMoment]:
         """Return the most bytes of these ``kinds`` at a time, and the first moment with them."""
         live = self.timeline(*kinds).live(len(self.moments))
         if not len(live):
-            return 0, Moment("", "forward", 0)
+            return 0, LogMoment("", "forward", 0)
         most = int(live.argmax())
         return int(live[most]), self.moments[most]
 

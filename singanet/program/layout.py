@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from singanet.engine.timeline import Ints, Timeline
+from singanet.engine.timeline import Ints, Lifetimes
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
 
@@ -123,7 +123,7 @@ def _breadth_first(stretch: range, after: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Timeline:
+def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes:
     """The kernels between which each of ``buffers`` is needed, and its bytes in the arena.
 
     An input is needed from -1 on, that is before the first kernel; an output up to the number of
@@ -154,7 +154,7 @@ def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Timeline:
             first[number] = -1
         elif what.kind == "output":
             last[number] = end
-    return Timeline(np.array(first, np.int64), np.array(last, np.int64), rounded_sizes(buffers))
+    return Lifetimes(np.array(first, np.int64), np.array(last, np.int64), rounded_sizes(buffers))
 
 
 def _unknown(at: int, kernel: Kernel, buffer: int, count: int) -> ArgumentError:
@@ -180,7 +180,7 @@ Pair = tuple[int, int]
 
 
 def merge_in_place(
-    kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Timeline
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Lifetimes
 ) -> tuple[list[int], list[Pair]]:
     """For each buffer the one whose memory it is, itself mostly; and the pairs that were taken.
 
@@ -216,7 +216,7 @@ class SharedMemory(NamedTuple):
     ``lives`` the others have no bytes. ``pairs`` are those of `merge_in_place`.
     """
 
-    lives: Timeline
+    lives: Lifetimes
     holder: Ints
     pairs: list[Pair]
 
@@ -232,14 +232,14 @@ def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Share
     np.minimum.at(first, holder, lives.first)
     np.maximum.at(last, holder, lives.last)
     own = holder == np.arange(len(holder))
-    return SharedMemory(Timeline(first, last, np.where(own, lives.size, 0)), holder, pairs)
+    return SharedMemory(Lifetimes(first, last, np.where(own, lives.size, 0)), holder, pairs)
 
 
 _FEW = 1000
 """Up to so many a loop in Python takes less time than calls of NumPy: a ninth of it for fifty."""
 
 
-def place(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
+def place(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
     """Offsets of ``intervals``, placed one after the other in ``order``.
 
     Each goes to the lowest gap among those placed before that are needed with it, or on top.
@@ -247,7 +247,7 @@ def place(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
     return (place_many if len(order) > _FEW else place_few)(intervals, order)
 
 
-def place_few(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
+def place_few(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
     """`place`, by a loop over those placed before, up to the gap."""
     first, last = intervals.first.tolist(), intervals.last.tolist()
     sizes = intervals.size.tolist()
@@ -266,7 +266,7 @@ def place_few(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
     return np.array(offsets, np.int64)
 
 
-def place_many(intervals: Timeline, order: npt.NDArray[Any]) -> Ints:
+def place_many(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
     """`place`, by NumPy: a few calls for each."""
     count = len(order)
     offsets = np.zeros(count, np.int64)
@@ -294,7 +294,7 @@ def _gap(lows: Ints, floors: Ints, size: int) -> int:
     return int(floors[lowest if len(fits) and fits[lowest] else -1])
 
 
-def pressure(intervals: Timeline) -> Ints:
+def pressure(intervals: Lifetimes) -> Ints:
     """For each the most bytes that are needed at one kernel while it is needed."""
     first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
     change = np.zeros(int(last.max()) + 2, np.int64)
@@ -313,14 +313,14 @@ def pressure(intervals: Timeline) -> Ints:
         level += 1
 
 
-def events(intervals: Timeline) -> tuple[list[int], list[int]]:
+def events(intervals: Lifetimes) -> tuple[list[int], list[int]]:
     """The numbers of intervals as they begin, larger ones first, and as they end."""
     comes = np.lexsort((-intervals.size, intervals.first))
     goes = np.argsort(intervals.last, kind="stable")
     return comes.tolist(), goes.tolist()
 
 
-def walk_best_fit(intervals: Timeline) -> Ints:
+def walk_best_fit(intervals: Lifetimes) -> Ints:
     """Each takes the smallest free piece that holds it; what is given back joins its neighbours."""
     first, last, sizes = intervals.first.tolist(), intervals.last.tolist(), intervals.size.tolist()
     offsets = [0] * len(sizes)
@@ -335,9 +335,9 @@ def walk_best_fit(intervals: Timeline) -> Ints:
     return np.array(offsets, np.int64)
 
 
-def walk_backwards(intervals: Timeline) -> Ints:
+def walk_backwards(intervals: Lifetimes) -> Ints:
     """`walk_best_fit` from the last kernel to the first."""
-    return walk_best_fit(Timeline(-intervals.last, -intervals.first, intervals.size))
+    return walk_best_fit(Lifetimes(-intervals.last, -intervals.first, intervals.size))
 
 
 class _FreePieces:
@@ -394,7 +394,7 @@ What places buffer by buffer takes time with the square of their number. Above 1
 allocator finds is some thousandths above the bound as well.
 """
 
-Strategy = Callable[[Timeline], Ints]
+Strategy = Callable[[Lifetimes], Ints]
 
 
 class Layout(NamedTuple):
@@ -427,7 +427,7 @@ def plan_arena(
     lives, holder, pairs = shared_memory(kernels, buffers)
     lower_bound = int(lives.live(len(kernels) + 2, -1).max(initial=0))
     chosen = ((lives.first <= lives.last) & (lives.size > 0)).nonzero()[0]
-    intervals = Timeline(*(part[chosen] for part in lives))
+    intervals = Lifetimes(*(part[chosen] for part in lives))
     found, nbytes, strategy = smallest(intervals, lower_bound, tried or STRATEGIES)
     offsets = np.zeros(len(buffers), np.int64)
     offsets[chosen] = found
@@ -452,7 +452,7 @@ def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
 
 
 def smallest(
-    intervals: Timeline, lower_bound: int, tried: Mapping[str, Strategy]
+    intervals: Lifetimes, lower_bound: int, tried: Mapping[str, Strategy]
 ) -> tuple[Ints, int, str]:
     """Offsets, bytes of the arena, name of the strategy; stops at a result near the bound."""
     best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
@@ -470,12 +470,12 @@ def smallest(
     return best, least, name
 
 
-def most_contested(intervals: Timeline) -> Ints:
+def most_contested(intervals: Lifetimes) -> Ints:
     """First what is needed when most is needed; of that the longest first."""
     return place(intervals, np.lexsort((-_lengths(intervals), -pressure(intervals))))
 
 
-def largest(intervals: Timeline) -> Ints:
+def largest(intervals: Lifetimes) -> Ints:
     """The most bytes first."""
     return place(intervals, np.argsort(-intervals.size, kind="stable"))
 
@@ -491,5 +491,5 @@ STRATEGIES: Mapping[str, Strategy] = {
 """Quick strategies first."""
 
 
-def _lengths(intervals: Timeline) -> Ints:
+def _lengths(intervals: Lifetimes) -> Ints:
     return intervals.last - intervals.first + 1

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from singanet.engine.timeline import Timeline
+from singanet.engine.timeline import Lifetimes
 from singanet.program.ir import Call, Kernel, NotRecordableError, Ref, Token
 from singanet.program.join_lanes import moved
 from singanet.program.layout import ALIGNMENT, STRATEGIES, smallest
@@ -331,7 +331,7 @@ def _placed(
     rest = [k for k, use in enumerate(uses) if use.token not in kept]
     lives = [(starts[k] + 1, uses[k].number, _aligned(uses[k].nbytes)) for k in rest]
     first, last, size = np.array(lives, np.int64).reshape(-1, 3).T
-    found, nbytes, _ = smallest(Timeline(first, last, size), 0, STRATEGIES)
+    found, nbytes, _ = smallest(Lifetimes(first, last, size), 0, STRATEGIES)
     offsets = [place.get(use.token, 0) for use in uses]
     for k, offset in zip(rest, found.tolist(), strict=True):
         offsets[k] = end + offset

@@ -21,7 +21,7 @@ from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
 from singanet.engine.model import Measure, StepRequest
 from singanet.engine.step import measure_of
-from singanet.engine.timeline import MemoryLog, PeakMemory
+from singanet.engine.timeline import AllocationLog, PeakMemory
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.loss.head_loss import MultiLoss
 from singanet.ops import ops_for
@@ -192,7 +192,7 @@ def rehearsed_step(
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if UpdateChain(optimizer).norm is None else 2
         plan = None if plan is None or (of_loss and optimizer is None) else fused(plan)
-        recorder = rehearse(net, record, plan, MemoryLog())
+        recorder = rehearse(net, record, plan, AllocationLog())
         return Rehearsal(recorder, at_once, turns_of(optimizer), walks)
 
 
@@ -399,7 +399,7 @@ def rehearsed_memory(
 ) -> PeakMemory:
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
     with _state_stays(optimizer):
-        recorder = rehearse(net, record, log=MemoryLog())
+        recorder = rehearse(net, record, log=AllocationLog())
         made = Rehearsal(recorder, False, recomputes=level != "none")
         memory = made.at(level).memory
     del made, recorder
@@ -409,9 +409,9 @@ def rehearsed_memory(
 
 def logged_step(
     net: Net, extent: int | None, batch_size: int
-) -> tuple[MemoryLog, dict[str, list[Shape]]]:
+) -> tuple[AllocationLog, dict[str, list[Shape]]]:
     """The memory of forward and backward by the layers, and sample shapes of outputs by name."""
-    plan, log = net._execution_plan(), MemoryLog()
+    plan, log = net._execution_plan(), AllocationLog()
     feed = ones(plan, batch_size, net.device, extent)
     with net._unfilled(), expect_recorded("net.summary"):
         made = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, None), plan, log)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.engine.timeline import Timeline
+from singanet.engine.timeline import Lifetimes
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import (
@@ -139,7 +139,7 @@ def test_small_programs(kernels, buffers, offsets, nbytes):
 
 
 def intervals_of(triples):
-    return Timeline(*(np.array(part, np.int64) for part in zip(*triples, strict=True)))
+    return Lifetimes(*(np.array(part, np.int64) for part in zip(*triples, strict=True)))
 
 
 def overlaps(intervals, offsets):
@@ -204,7 +204,7 @@ def test_most_tiny_cases_are_solved_to_the_optimum():
     for _ in range(40):
         first = draw.integers(0, 6, 6)
         last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
-        intervals = Timeline(first, last, size)
+        intervals = Lifetimes(first, last, size)
         exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
     assert exact >= 38
 
@@ -247,7 +247,7 @@ def lowest(intervals, order):
 @given(LIVES, st.randoms(use_true_random=False))
 def test_few_and_many_go_to_the_lowest_gap(lives, random):
     first, spans, sizes = (np.array(part, np.int64) for part in zip(*lives, strict=True))
-    intervals = Timeline(first, first + spans, sizes)
+    intervals = Lifetimes(first, first + spans, sizes)
     order = list(range(len(lives)))
     random.shuffle(order)
     wanted = lowest(intervals, order)

@@ -28,7 +28,7 @@ from singanet.engine.recompute.units import (
     lowered,
     series,
 )
-from singanet.engine.timeline import Timeline
+from singanet.engine.timeline import Lifetimes
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.grads import LayerGradients
@@ -181,7 +181,7 @@ def _crossing(units: Units) -> list[int]:
         for value, at in units.maker.items()
         if value in readers and value not in units.pinned and len(readers[value]) <= _SHARED
     ]
-    return Timeline.of(pieces).live(len(units) + 1).tolist()
+    return Lifetimes.of(pieces).live(len(units) + 1).tolist()
 
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedules
-from singanet.engine.timeline import Timeline
+from singanet.engine.timeline import Lifetimes
 
 _MANY_UNITS = 12
 """Units in a stage of which every choice is tried; larger ones are divided where they can be."""
@@ -83,7 +83,7 @@ class Units:
 
     def _crossing(self) -> list[tuple[int, int]]:
         made = ((v, at) for v, at in self.maker.items() if v not in self.pinned)
-        lives = Timeline.of(
+        lives = Lifetimes.of(
             [(at + 1, self.last_reader.get(v, -1), self.sizes[v]) for v, at in made]
         )
         count, moments = lives._replace(size=np.ones_like(lives.size)), len(self.units) + 1
@@ -146,7 +146,7 @@ class Units:
                     born[value] = moment
                     until[value, moment] = moment
         until.update({(value, born[value]): len(ops) - 1 for value in after if value in born})
-        # As `Timeline.live`, for thousands of short lists: without NumPy in 0.8 of its time.
+        # As `Lifetimes.live`, for thousands of short lists: without NumPy in 0.8 of its time.
         change = [0] * (len(ops) + 1)
         for (value, first), last in until.items():
             change[first] += self.sizes[value]

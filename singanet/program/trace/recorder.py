@@ -17,7 +17,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.model import Measure
 from singanet.engine.plan import Plan
 from singanet.engine.step import tell
-from singanet.engine.timeline import MemoryLog
+from singanet.engine.timeline import AllocationLog
 from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
@@ -396,7 +396,7 @@ def rehearse(
     net: Net,
     record: Callable[[Recorder], None],
     plan: Plan | None = None,
-    log: MemoryLog | None = None,
+    log: AllocationLog | None = None,
 ) -> Recorder:
     """Let ``record`` write down what it wants of ``net``.
 

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.base.kinds import Ranges, resident_bytes, union
 from singanet.engine.backward import root_of
-from singanet.engine.timeline import Kind, MemoryLog, Moment
+from singanet.engine.timeline import AllocationLog, Kind, LogMoment
 from singanet.errors import SingaNetError
 from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
@@ -96,7 +96,7 @@ class Tape:
         self.gone: set[int] = set()
         # What the step takes by the layers. The memory that kernels work in stays as large as it
         # has become.
-        self.log: MemoryLog | None = None
+        self.log: AllocationLog | None = None
         self._workspace, self._worked, self._working = 0, Ranges(), 0
         # Whether kernels that are one call are to be written down as all that they make.
         self.apart = False
@@ -203,8 +203,8 @@ class Tape:
         if self.log is not None:
             self.log.free(self._now(), owner)
 
-    def _now(self) -> Moment:
-        return Moment(self.layer, self.phase, len(self.calls))
+    def _now(self) -> LogMoment:
+        return LogMoment(self.layer, self.phase, len(self.calls))
 
     def in_blocks(self) -> AbstractContextManager[None]:
         """A block whose calls run in parts by the layers: new arrays are small there."""

@@ -9,7 +9,7 @@ import pytest
 
 from singanet.base.heap import address
 from singanet.engine.backward import root_of
-from singanet.engine.timeline import MemoryLog
+from singanet.engine.timeline import AllocationLog
 from singanet.program.ir import NotRecordableError, Ref, map_arrays
 from singanet.program.trace.tape import Tape, current_tape
 
@@ -58,7 +58,7 @@ def test_arrays_not_met_before_are_held_from_outside():
 
 def test_bytes_are_live_as_long_as_an_array_lies_there():
     tape = Tape()
-    tape.log = log = MemoryLog()
+    tape.log = log = AllocationLog()
     tape.layer = "a"
     one = planned(tape, 1000)
     part, two = one[10:], planned(tape, 500)
