@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from singanet import layers
-from singanet.base.arguments import FLOOR, TIMES, Budget, is_number, own_errors, read_json
+from singanet.base.arguments import FLOOR, TIMES, Budget, own_errors, read_json
 from singanet.base.elsewhere import names_of
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
@@ -46,73 +45,15 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.params.param_files import param_sources
-from singanet.saving.codecs.codec import Drawn, KerasClass
 from singanet.saving.codecs.describe import KERAS, RANDOM, keras_layer, weighed
 from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
+from singanet.saving.codecs.operations import OPERATIONS
 from singanet.types import Shape
 
 __all__ = ["load_model", "save_model"]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_of(__name__, __all__)
-
-
-_JOINS = {
-    "Add": layers.Add,
-    "Subtract": layers.Subtract,
-    "Multiply": layers.Multiply,
-    "TrueDivide": layers.Divide,
-    "Divide": layers.Divide,
-    "Maximum": layers.Maximum,
-    "Minimum": layers.Minimum,
-}
-
-
-def _arithmetic(kind: str) -> Drawn:
-    def make(d: DescribedLayer) -> list[Layer]:
-        first, second = _arguments(d)
-        if first is None and second is None:
-            return [_JOINS[kind](d.name)]
-        number = first if second is None else second
-        if not is_number(number):
-            raise unknown(d.where, "numbers and outputs of layers", str(number)[:60])
-        if kind == "Add" or kind == "Subtract":
-            sign = -1.0 if kind == "Subtract" and first is not None else 1.0
-            offset = -number if kind == "Subtract" and first is None else number
-            return [layers.Scale(d.name, sign, offset=float(offset))]
-        if kind == "Multiply" or (kind.endswith("Divide") and first is None):
-            return [layers.Scale(d.name, float(number if kind == "Multiply" else 1 / number))]
-        raise unknown(d.where, f"{kind} of outputs of layers", str(number)[:60])
-
-    return make
-
-
-def _item(d: DescribedLayer) -> list[Layer]:
-    _, places = _arguments(d)
-    places = places if isinstance(places, list) else [places]
-    first, *rest = map(_place, places)
-    if first != (None, None, None) or len(d.shapes[0]) >= 3:
-        raise unknown(d.where, "slices of vectors or sequences, of all samples", str(places)[:60])
-    return [layers.Index(d.name, rest)] if rest else [layers.Dummy(d.name)]
-
-
-def _place(place: Any) -> Any:
-    if isinstance(place, dict):
-        config = place["config"]
-        return config["start"], config["stop"], config["step"]
-    return int(place)
-
-
-def _arguments(d: DescribedLayer) -> tuple[Any, Any]:
-    first, second = d.call["args"]
-    return first, second
-
-
-OPERATIONS: Mapping[str, KerasClass] = {
-    **{kind: KerasClass(draw=_arithmetic(kind)) for kind in _JOINS},
-    "GetItem": KerasClass(draw=_item),
-}
-"""The layers for Keras' operations, by class name."""
 
 
 _GUIDE = "https://github.com/singanet/singanet/blob/main/docs/migration/keras.md#models-in-a-file"

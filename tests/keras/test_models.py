@@ -50,6 +50,17 @@ def ours():
     return [learned, kl.Normalization(axis=-1, mean=[0.1, 0.2, 0.3, 0.4], variance=variance)]
 
 
+def functions(x):
+    """Statistics, functions of each element, comparisons and joins along the last axis."""
+    ops = keras.ops
+    centred = x - ops.mean(x, axis=1, keepdims=True)
+    scaled = centred / ops.sqrt(ops.var(x, axis=[1, 2], keepdims=True) + 1e-3)
+    least = ops.minimum(ops.max(scaled, axis=-1, keepdims=True), ops.exp(-ops.abs(x)))
+    chosen = ops.where(x > 0.1, ops.gelu(scaled), 2.0**least)
+    first, _ = ops.split(ops.concatenate([chosen, ops.silu(x) ** 2], axis=-1), [3], axis=-1)
+    return ops.sum(ops.stack([first, ops.clip(ops.log_softmax(first), -1, 0)], 1), axis=1)
+
+
 def translated():
     """A decoder that starts with the states of encoders."""
 
@@ -195,6 +206,13 @@ CALLS = {
     "bilinear": (IMAGE, lambda: kl.UpSampling2D((2, 3), interpolation="bilinear")),
     "depth dropped": (IMAGE, lambda: kl.Dropout(0.3, noise_shape=(None, 1, 1, 1))),
     "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
+    "functions": (STEPS, lambda: functions),
+    "functions of images": (IMAGE, lambda: functions),
+    "attention by hand": (STEPS, lambda: lambda x: keras.ops.matmul(
+        keras.ops.softmax(x @ keras.ops.transpose(kl.Dense(6)(x), (0, 2, 1)) / 6**0.5, axis=-1),
+        x)),
+    "shapes": (IMAGE, lambda: lambda x: keras.ops.squeeze(keras.ops.expand_dims(
+        keras.ops.einsum("bhwc,bkwc->bhk", x, keras.ops.reshape(x, (-1, 9, 8, 4))), 2), 2)),
     "parts": (STEPS, lambda: lambda x: x[:, 1:5:2, :3] + x[:, 4:6, -1:]),
     "a layer twice": (ROW, lambda: [kl.Dense(6, "tanh")] * 2),
     "a model twice": (ROW, lambda: [tower()] * 2),
@@ -417,7 +435,9 @@ def test_what_was_compiled_stays_behind(tmp_path):
         (IMAGE, lambda: kl.PReLU(), "one slope a channel"),
         (STEPS, lambda: kl.EinsumDense("abc,bcd->abd", (8, 3)), "each letter once"),
         (STEPS, lambda: kl.RNN(kl.StackedRNNCells([kl.LSTMCell(3)])), "a cell of LSTM"),
-        (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
+        (STEPS, lambda: lambda x: keras.ops.sort(x), "classes among"),
+        (STEPS, lambda: lambda x: x - keras.ops.mean(x, 0, keepdims=True), "within samples"),
+        (STEPS, lambda: lambda x: keras.ops.matmul(x, np.ones((6, 2), "f4")), "outputs of layers"),
         (IMAGE, lambda: lambda x: x[:, 1], "slices of vectors or sequences"),
         (IMAGE, lambda: kl.AveragePooling2D((2, 3), 2, "same"), "padding='valid'"),
         (STEPS, lambda: kl.RMSNormalization(axis=1), "the last axes"),
