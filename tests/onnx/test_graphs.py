@@ -176,6 +176,23 @@ def test_sums_by_letters(loaded, equation, constant):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("equation", ["n...a,ab->n...b", "...a,...a", "...cd,cda->...a"])
+def test_sums_by_letters_and_dots(loaded, equation):
+    terms = equation.partition("->")[0].split(",")
+    rng = np.random.default_rng(0)
+    shapes = [(5, 2, *(SIZES[each] for each in term.lstrip("n.")[-2:])) for term in terms]
+    by = "".join(terms[1].split("..."))
+    second = [SIZES[each] for each in by] if "..." not in terms[1] else shapes[1]
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (shapes[0], second))
+    inputs = {"x": ["N", *x.shape[1:]]}
+    if "..." in terms[1]:
+        inputs["w"] = ["N", *w.shape[1:]]
+    constants = {} if "w" in inputs else {"w": w}
+    net = loaded([("Einsum", ["x", "w"], "z", {"equation": equation})], inputs, constants, ["z"])
+    found = net.forward(False, {"x": x, "w": w} if "w" in inputs else x)
+    np.testing.assert_allclose(found, np.einsum(equation, x, w), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("equation", REFUSED)
 def test_what_mixes_samples_or_is_no_sum_is_refused(loaded, equation):
     nodes = [("Einsum", ["x", "w"], "y", {"equation": equation})]

@@ -322,17 +322,30 @@ def _write_matmul(g: WrittenGraph, layer: layers.MatMul, xs: list[Value]) -> Val
 
 
 def letters(use: Use) -> tuple[list[str], str]:
-    """Return the letters of the inputs and of the output. Errors: dots, repeated letters."""
+    """Return the letters of the inputs and of the output; dots become letters, from the right.
+
+    Errors: repeated letters.
+    """
     text = use.attribute("equation", b"")
     text = (text.decode() if isinstance(text, bytes) else str(text)).replace(" ", "")
     left, arrow, out = text.partition("->")
     terms = left.split(",")
     if not arrow:
-        joined = "".join(terms)
+        joined = "".join(terms).replace("...", "")
         out = "".join(sorted(each for each in set(joined) if joined.count(each) == 1))
+        out = "..." * ("..." in left) + out
+    spare = "".join(each for each in ascii_letters if each not in text)
+    most = 0
+    for k, (term, value) in enumerate(zip(terms, use.values, strict=False)):
+        rank = value.rank if isinstance(value, Tensor) else value.at[0].ndim if value else 0
+        more = rank - len(term.replace("...", ""))
+        if "..." in term and 0 <= more < len(spare):
+            terms[k], most = term.replace("...", spare[len(spare) - more :]), max(most, more)
+    dots = "..." in out or not most
+    out = out.replace("...", spare[len(spare) - most :])
     once = all(term.isalpha() and len(set(term)) == len(term) for term in terms)
     known = len(set(out)) == len(out) and set(out) <= set("".join(terms))
-    if not once or not known or len(terms) != len(use.values) or len(terms) > 2:
+    if not once or not known or not dots or len(terms) != len(use.values) or len(terms) > 2:
         raise RefusedError("one or two inputs with each letter once", f"{text[:60]!r}")
     return terms, out
 
