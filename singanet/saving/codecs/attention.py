@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from singanet import layers
+from singanet import functional, layers
 from singanet.checkpoint.keras import Variable
 from singanet.errors import ArgumentError, brief
+from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.arithmetic import compared, scaled
-from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays
+from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays, moved
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import product, weighted
-from singanet.saving.codecs.described import DescribedLayer
+from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.normalisation import write_rms
 from singanet.saving.codecs.onnx import (
@@ -30,6 +32,7 @@ from singanet.saving.codecs.onnx import (
 )
 from singanet.saving.codecs.orders import Uses
 from singanet.saving.codecs.recurrent import waves
+from singanet.types import Shape
 
 _PARTS = ("query", "key", "value")
 
@@ -416,6 +419,55 @@ def _expect_plain(d: DescribedLayer) -> dict[str, Any]:
     }
 
 
+def _factor(path: str, label: str, view: Shape, layer: Any, uses: Uses) -> list[Variable]:
+    """Return the weight of a `Weight` layer, without its leading axes of extent 1."""
+    return [moved(path, label, "weight", layer.shape, view, range(len(view)))]
+
+
+def _scored(d: DescribedLayer) -> list[Graph]:
+    """Convert Attention and AdditiveAttention: scores of products or of sums, without heads."""
+    additive = "score_mode" not in d.config
+    joins = additive or d.config["score_mode"] == "concat"
+    if not joins:
+        d.expect(score_mode="dot")
+    if any(len(shape) != 2 for shape in d.shapes):
+        raise unknown(d.where, "sequences", f"samples {d.shapes}"[:60])
+    if d.call.get("use_causal_mask") or d.call.get("return_attention_scores"):
+        raise unknown(d.where, "all keys seen, and no scores returned", str({**d.call})[:60])
+    sizes = (1, 1, d.shapes[0][-1]) if additive else (1, 1)
+    both = (("scale", d.config["use_scale"]), ("concat_score_weight", joins and not additive))
+    parts = []
+    for name in (name for name, there in both if there):
+        parts.append(layers.Weight(f"{d.name}_{name}", sizes))
+        lay = partial(_factor, f"vars/{len(parts) - 1}", name, sizes[2:])
+        d.marks[f"{d.name}_{name}"] = WeightGroup("", lay)
+    rate = float(d.config["dropout"])
+
+    def apply(sources: Sequence[Symbol]) -> list[Symbol]:
+        if any(each.mask is not None for each in sources):
+            raise unknown(d.where, "inputs without masks", "a mask")
+        q, v, *rest = sources
+        k = rest[0] if rest else v
+        given = {part.name: part(q) for part in parts}
+        scale = given.get(f"{d.name}_scale")
+        factor = given.get(f"{d.name}_concat_score_weight")
+        if not joins:
+            y = functional.matmul(q, functional.transpose(k, (0, 2, 1)))
+            y = y if scale is None else y * scale
+        else:
+            y = functional.expand_dims(q, 2) + functional.expand_dims(k, 1)
+            y = y if scale is None or additive else y * functional.expand_dims(scale, 3)
+            y = functional.tanh(y)
+            y = y * scale if additive and scale is not None else y
+            y = functional.sum(y, axis=-1)
+            y = y if factor is None else y * factor
+        y = functional.softmax(y)
+        y = layers.Dropout(None, rate)(y) if rate else y
+        return [functional.matmul(y, v)]
+
+    return [Graph(parts, apply)]
+
+
 ATTENTION = (
     LayerCodec(
         layers.MultiHeadAttention,
@@ -434,7 +486,9 @@ ATTENTION = (
                 _expect_plain,
                 masked=True,
                 fills=True,
-            )
+            ),
+            "Attention": KerasClass(draw=_scored, masked=True),
+            "AdditiveAttention": KerasClass(draw=_scored, masked=True),
         },
         lambda layer: "GroupedQueryAttention" if layer.num_kv_heads else "MultiHeadAttention",
         _write_attention,
