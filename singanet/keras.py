@@ -179,6 +179,7 @@ class _Call:
     given: dict[str, Any]
     mask: tuple[Key, int] | None = None
     integers: bool = False
+    states: bool = False
 
 
 class _Model:
@@ -320,18 +321,22 @@ class _Model:
             self._expect_as_in_keras(sources, where)
         if unseen:
             sources = [_without_mask(symbol) for symbol in sources]
-        differs = any(map(self._differs, sources)) or (there[0] and fills)
+        # Keras passes the mask of one argument to a layer, of several only if the call names it.
+        all_steps = call.states and call.mask is None and there[0]
+        if all_steps:
+            self._expect_as_in_keras(sources, where)
+        differs = any(map(self._differs, sources)) or (there[0] and fills and not all_steps)
         mask = sources[0].mask
-        of_queries = kind == _ATTENTION and there[0] and not any(there[1:])
-        if of_queries:
-            # A mask of the queries is passed on and hides no key.
+        # A mask of the queries is passed on and hides no key.
+        unread = (kind == _ATTENTION and there[0] and not any(there[1:])) or all_steps
+        if unread:
             sources = [_without_mask(symbol) for symbol in sources]
         for part in made:
             if isinstance(part, Graph):
                 sources = list(part.apply(sources))
             else:
                 sources = [self.drawing.apply(part, sources, where)]
-        if of_queries:
+        if unread and len(sources[0].shape) > 1:
             sources[0].mask = mask
         if differs and sources[0].mask is not None:
             self.drawing.elsewise.add((id(sources[0].call), sources[0].index))
@@ -432,8 +437,11 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
     if entry["class_name"] == _ATTENTION:
         args += [kept.pop(part) for part in names[len(args) :] if part in kept]
     states = kept.get("initial_state")
-    if isinstance(states, list) and all(map(_is_tensor, states)):
-        args += kept.pop("initial_state")
+    given = states if isinstance(states, list) else [states]
+    with_states = all(map(_is_tensor, given))
+    if with_states:
+        args += given
+        del kept["initial_state"]
     for arg in args:
         if _is_tensor(arg):
             reads.append(_history(arg))
@@ -446,7 +454,7 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
         raise unknown(f"{where}, layer {name!r}", "no states or other masks", str([*kept])[:60])
     types = [str(arg["config"].get("dtype")) for arg in args if _is_tensor(arg)]
     integers = not all(each.startswith(("float", "bfloat")) for each in types)
-    return _Call((name, index), entry, reads, kept, mask, integers)
+    return _Call((name, index), entry, reads, kept, mask, integers, with_states)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -208,6 +208,9 @@ CALLS = {
     "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
     "functions": (STEPS, lambda: functions),
     "functions of images": (IMAGE, lambda: functions),
+    "Attention": (STEPS, lambda: lambda x: kl.Attention(use_scale=True, dropout=0.2)([
+        x, kl.Attention(score_mode="concat")([x, kl.Dense(6)(x)])])),
+    "AdditiveAttention": (STEPS, lambda: lambda x: kl.AdditiveAttention()([x, kl.Dense(6)(x), x])),
     "attention by hand": (STEPS, lambda: lambda x: keras.ops.matmul(
         keras.ops.softmax(x @ keras.ops.transpose(kl.Dense(6)(x), (0, 2, 1)) / 6**0.5, axis=-1),
         x)),
@@ -258,7 +261,8 @@ def expect_as_there(model, path, x):
 # What files of weights alone have no form for, or another number of arrays.
 WHOLE_ALONE = ("TimeDistributed", "TimeDistributed norm", "Normalization", "a model twice",
                "a model of models", "norms of rows of images", "norms of images",
-               "norms of steps", "states", "cells", "TimeDistributed images",
+               "norms of steps", "states", "cells", "Attention", "AdditiveAttention",
+               "TimeDistributed images",
                "TimeDistributed steps", "EinsumDense", "EinsumDense of images")  # fmt: skip
 
 
@@ -329,7 +333,20 @@ def called():
     return keras.Model([x, f], kl.Add()([kl.GRU(3)(kl.Dense(5)(y)), kl.GRU(3)(z)]))
 
 
+def states_of_masked():
+    """Of a layer that is called with states, Keras passes the mask on and does not use it."""
+    x = keras.Input((6,), dtype="int32")
+    y = kl.Embedding(9, 4, mask_zero=True)(x)
+    _, h, c = kl.LSTM(3, return_state=True)(y)
+    z = kl.LSTM(3, return_sequences=True)(y, initial_state=[h, c])
+    return keras.Model(x, kl.Add()([kl.GRU(3)(z), kl.GRU(3)(y, initial_state=h)]))
+
+
 MASKED = {
+    "states": states_of_masked,
+    "both ways, added": lambda: words(
+        kl.Bidirectional(kl.LSTM(3, return_sequences=True), merge_mode="sum"), kl.GRU(2)),
+    "a cell": lambda: words(kl.RNN(kl.GRUCell(3), return_sequences=True), kl.GRU(2)),
     "mean": lambda: words(kl.GlobalAveragePooling1D()),
     "largest, of all": lambda: words(kl.Dense(3), kl.GlobalMaxPooling1D()),
     "convolution, of all": lambda: words(kl.Conv1D(3, 2), kl.LSTM(2)),

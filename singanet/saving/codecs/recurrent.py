@@ -557,7 +557,7 @@ def _merged(d: DescribedLayer, units: int) -> list[Graph]:
 
     def apply(sources: Sequence[Symbol]) -> Sequence[Symbol]:
         x, *states = sources
-        ways = layers.Slice(None, len(x.shape), [units])(x)
+        ways = layers.Slice(None, len(x.shape), [units])(Symbol(x.call, x.index, x.shape))
         made = ways if merge is None else [merge()(*ways)]
         for each in made:
             each.mask = x.mask
