@@ -207,6 +207,11 @@ CALLS = {
     "depth dropped": (IMAGE, lambda: kl.Dropout(0.3, noise_shape=(None, 1, 1, 1))),
     "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
     "functions": (STEPS, lambda: functions),
+    "categories": (ROW, lambda: lambda x: kl.Concatenate()([
+        kl.Flatten()(kl.Discretization([-0.5, 0.0, 0.4], output_mode="one_hot")(x)),
+        kl.Discretization([-0.2, 0.3], output_mode="count")(x),
+        *(kl.CategoryEncoding(4, mode)(kl.Discretization([-0.5, 0.0, 0.4])(x))
+          for mode in ("multi_hot", "count"))])),
     "functions of images": (IMAGE, lambda: functions),
     "Attention": (STEPS, lambda: lambda x: kl.Attention(use_scale=True, dropout=0.2)([
         x, kl.Attention(score_mode="concat")([x, kl.Dense(6)(x)])])),

@@ -35,6 +35,7 @@ from singanet.saving.codecs.onnx import (
     Value,
     WrittenGraph,
 )
+from singanet.saving.codecs.operations import ENCODINGS
 from singanet.saving.codecs.orders import Uses, orders_of
 from singanet.saving.codecs.recurrent import RECURRENT, SEQUENCES
 from singanet.saving.codecs.spatial import CONVOLUTION, POOLING
@@ -236,7 +237,7 @@ def _classes(codecs: Sequence[LayerCodec]) -> Mapping[str, KerasClass]:
     return {name: each for codec in codecs for name, each in codec.classes().items()}
 
 
-KERAS = _classes(CODECS)
+KERAS = {**_classes(CODECS), **ENCODINGS}
 """The closed table of supported Keras classes."""
 
 _INSIDE = _classes((*_PLAIN, *CONVOLUTION, *POOLING))

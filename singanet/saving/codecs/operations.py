@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -60,6 +61,58 @@ def _place(place: Any) -> Any:
         config = place["config"]
         return config["start"], config["stop"], config["step"]
     return int(place)
+
+
+_MOST_CLASSES = 1024
+
+
+def _bins(d: DescribedLayer) -> list[Graph]:
+    """Convert Discretization: the number of boundaries that are not above a number."""
+    bounds = [float(bound) for bound in d.config["bin_boundaries"]]
+    for key in ("num_bins", "epsilon"):  # of boundaries that were learned
+        d.config.get(key)
+
+    def hot(x: Symbol) -> list[Symbol]:
+        reached = [functional.where(x >= bound, 1.0, 0.0) for bound in bounds]
+        return [1.0 - reached[0], *(a - b for a, b in pairwise(reached)), reached[-1]]
+
+    return _encoded(d, hot, len(bounds) + 1)
+
+
+def _categories(d: DescribedLayer) -> list[Graph]:
+    count = int(d.config["num_tokens"])
+
+    def hot(x: Symbol) -> list[Symbol]:
+        return [functional.where(functional.equal(x, k), 1.0, 0.0) for k in range(count)]
+
+    return _encoded(d, hot, count)
+
+
+def _encoded(d: DescribedLayer, hot: Callable[[Symbol], list[Symbol]], count: int) -> list[Graph]:
+    """Return indices of classes, or ones at their places, joined over the first axis or not."""
+    mode, shape = d.config["output_mode"], d.shapes[0]
+    d.expect(sparse=False)
+    if mode not in ("int", "one_hot", "multi_hot", "count") or not 2 <= count <= _MOST_CLASSES:
+        raise unknown(d.where, f"2 to {_MOST_CLASSES} classes by a known mode", f"{mode}, {count}")
+    if not shape and mode in ("multi_hot", "count"):
+        raise unknown(d.where, "several numbers a sample", f"samples {shape}")
+
+    def apply(sources: Sequence[Symbol]) -> list[Symbol]:
+        x = d.theirs(sources[0])
+        if mode == "int":
+            places = [float(k) * each for k, each in enumerate(hot(x)) if k]
+            total = places[0]
+            for each in places[1:]:
+                total = total + each
+            return [d.back(layers.Cast(None, "int64")(total))]
+        if mode == "one_hot" and x.shape[-1:] == (1,):
+            x = functional.squeeze(x, -1)
+        y = functional.stack(hot(x), len(x.full))
+        if mode == "multi_hot":
+            y = functional.max(y, axis=1)
+        return [d.back(functional.sum(y, axis=1) if mode == "count" else y)]
+
+    return [Graph([], apply)]
 
 
 Function = Callable[..., Any]
@@ -199,3 +252,9 @@ OPERATIONS: Mapping[str, KerasClass] = {
     "Logsumexp": _reduction(functional.logsumexp),
 }  # fmt: skip
 """The layers for Keras' operations, by class name."""
+
+ENCODINGS: Mapping[str, KerasClass] = {
+    "Discretization": KerasClass(draw=_bins),
+    "CategoryEncoding": KerasClass(draw=_categories),
+}
+"""Keras' layers of categories, by class name."""
