@@ -67,9 +67,10 @@ def test_kernels_read_strides_by_steps_alone():
         for path in (PACKAGE / room).rglob("*.py")
         if re.search(r"(?<!self)\.strides\b", path.read_text(encoding="utf-8"))
     }
-    # These ask for extents above 1 first, or if two arrays have the same strides.
+    # These ask for extents above 1 first, or if two arrays have the same strides, or multiply
+    # strides by places, which are 0 along an axis of one element.
     assert read == {
-        "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
+        "ops/llvm/few.py", "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
         "ops/onednn/products.py",
     }  # fmt: skip
 
@@ -279,3 +280,24 @@ def test_the_system_agrees():
     assert resident_bytes(ranges, 40 * MB) == pytest.approx(took, abs=200_000)
     del array
     memory.close()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
+def test_lasting_arrays_share_blocks_that_end_with_them():
+    kept = [heap.lasting((300, 100), kind) for kind in (np.float32, np.float16, np.float32)]
+    assert heap.lasting((3, 5), np.float32).base is None
+    for array in kept:
+        assert not array.any()
+        array[...] = 1
+    first, last = kept[0], kept[2]
+    assert first.base is not last.base
+    assert not np.shares_memory(first, last)
+    assert abs(address(last) - address(first)) < heap._BLOCK
+    block = weakref.ref(
+        last.base.base.obj if isinstance(last.base.base, memoryview) else last.base.base
+    )
+    del kept, first, array
+    assert block() is not None
+    assert last.all()
+    del last
+    assert block() is None

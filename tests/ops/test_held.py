@@ -284,6 +284,31 @@ def test_threads_share_panels_of_few_rows(kind, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [5, 8])
+def test_bytes_are_multiplied_four_rows_at_a_time(kind, rows):
+    held, floats = made(kind, 96, 130)
+    x = np.random.default_rng(rows).standard_normal((rows, 96), np.float32)
+    out = np.full((rows, 130), np.nan, np.float32)
+    if compiled.few_rows.fits(numpy_ops, x, held):
+        assert compiled.few_rows.run(numpy_ops, x, held, out=out) is out
+        expect_product(out, x, floats)
+        alone = [compiled.few_rows.run(numpy_ops, part, held) for part in (x[:4], x[4:])]
+        np.testing.assert_array_equal(out, np.concatenate(alone))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_rows_as_bytes_are_exact_to_float32(kind):
+    """Small numbers in a block beside large ones, and blocks far apart."""
+    held, floats = made(kind, 64, 64)
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((2, 64)) * 10.0 ** rng.integers(-6, 6, (2, 64))).astype(np.float32)
+    y = numpy_ops.matmul(x, held)
+    size = np.abs(x).max(axis=1, keepdims=True) * np.abs(floats).sum(axis=0)
+    assert (np.abs(y - x.astype(np.float64) @ floats) <= 2.0**-22 * size).all()
+
+
+@needs_compiler
 def test_the_limits_of_few_rows():
     held, _ = made("bfloat16", 32, 64)
     fits = partial(compiled.few_rows.fits, numpy_ops)

@@ -256,7 +256,7 @@ silu = Route(
 
 
 def _rotate(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array | None:
-    rows = x.transpose(0, 2, 1, 3)
+    rows = ops.ordered(x.transpose(0, 2, 1, 3))
     y: Array = ops.xp.empty(rows.shape, np.float32)
     key = rows.shape, cos.shape
     done = ops.runs(_rotated, key, y, rows, ops.ordered(cos), ops.ordered(sin))
@@ -276,7 +276,6 @@ def _rotate_fits(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved:
         x.ndim == 4
         and not interleaved
         and not (x.shape[3] % LANES or cos.shape[-1] % LANES)
-        and x.transpose(0, 2, 1, 3).flags.c_contiguous
         and cos.dtype == sin.dtype == _F32
         and _are_few(ops, x, x.shape[0] * x.shape[2])
     )
