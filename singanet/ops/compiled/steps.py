@@ -6,6 +6,8 @@ from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.sizes import FLOAT, LANES
 
 _VECTOR = FLOAT * LANES
+_LEAST = 87.0
+"""From here on exp(-x) counts as 0."""
 
 
 def unit_rows() -> Code:
@@ -40,12 +42,16 @@ def silu() -> Code:
     with code.each(0, count, LANES) as place:
         at, lanes = code.times(place, FLOAT), code.first(code.less(count, place))
         some = code.some_floats(x, at, lanes)
-        power = code.exponential(code.subtract(code.number(0.0), code.size_of(some)))
+        size = code.size_of(some)
+        power = code.exponential(code.subtract(code.number(0.0), size))
+        power = code.choose(code.above(size, code.number(_LEAST)), code.number(0.0), power)
         share = code.divide(code.number(1.0), code.add(power, code.number(1.0)))
         # Of negative numbers exp(x) / (1 + exp(x)), without overflow.
         positive = code.above(some, code.number(0.0))
         share = code.choose(positive, share, code.multiply(power, share))
-        code.store_some(code.multiply(some, share), y, at, lanes)
+        # Infinity times 0 is no number.
+        finite = code.at_least(some, code.number(-3.4028234e38))
+        code.store_some(code.multiply(finite, share), y, at, lanes)
     return code
 
 
