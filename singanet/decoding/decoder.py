@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
@@ -23,8 +22,11 @@ from singanet.ops.kernel import widened
 from singanet.program.programs import Programs
 from singanet.types import Array
 
-_FEW = 64
-"""The most steps, of all sequences together, that are recorded."""
+_FEW, _STEPS = 64, 8
+"""The most steps, of all sequences together and of each, that are recorded.
+
+With more the layers' calls take little of the time, and numbers of steps seldom come again.
+"""
 
 _GIVEN = "given"
 """The cache entry with the steps of an input, stored if a sequence may have to be read again."""
@@ -420,7 +422,8 @@ class Decoder:
 
     def _is_few(self, feed: Mapping[str, Any]) -> bool:
         """Whether the calls of layers take a part of the time that is worth a recording."""
-        return max(math.prod(feed[name].shape[:2]) for name in self._sequences) <= _FEW
+        shapes = [feed[name].shape[:2] for name in self._sequences]
+        return all(steps <= _STEPS and samples * steps <= _FEW for samples, steps in shapes)
 
     def _begun(self, rows: Sequence[int]) -> Decoder:
         """Return a decoder without steps for the sequences ``rows``."""

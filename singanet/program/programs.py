@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 _NO_WAIT = WarmUpPolicy()
 _RECORDS = Capabilities(records=True)
 CAPACITY = 8
-"""Programs that a net keeps: full and last batches, of training, validation and inference."""
+"""Programs that a net keeps: full and last batches, of training, validation and inference.
+
+Of a decoder's reads it keeps four times as many.
+"""
 
 
 def programs_of(net: Net) -> Programs:
@@ -458,8 +461,10 @@ class Programs:
         made.use(next(self._uses))
         with self._changing:
             self._known.setdefault(key, []).append(made)
-        every = self._every()
-        if len(every) > CAPACITY:
+        # Reads of a decoder come in more shapes, and are no reason to drop steps.
+        reads = key[0] == "read"
+        every = [each for each in self._every() if (each[0][0] == "read") == reads]
+        if len(every) > (4 * CAPACITY if reads else CAPACITY):
             self._drop(*min(every, key=lambda each: each[1].used))
         return made
 
