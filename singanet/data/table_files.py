@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -46,18 +47,6 @@ _MOST_VALUES = 1 << 20
 """The most different texts of a column."""
 
 
-class Chunk(NamedTuple):
-    """Some rows of a file: their columns, and where each row is, such as 'line 7'."""
-
-    columns: Mapping[str, Sequence[Any]]
-    kind: str
-    places: Sequence[int]
-
-    def at(self, row: int) -> str:
-        """Return where the row is in the file."""
-        return f"{self.kind} {self.places[row]}"
-
-
 @dataclass(frozen=True)
 class TableFile:
     """A table in a file with the names of its columns; ``chunks`` reads it from its start."""
@@ -74,6 +63,14 @@ class TableFile:
     def is_text(self) -> bool:
         """Whether all values are texts, whose types follow from the texts."""
         return self.path.suffix.lower() == ".csv"
+
+    def place_of(self, row: int) -> str:
+        """Return where the row is, such as 'line 7'."""
+        if not self.is_text:
+            return f"row {row + 1}"
+        # Read again, since a field may have several lines.
+        with open_data_file(self.path) as stream, _decoded(stream) as text:
+            return f"line {_CsvReader(text, self.where).line_after(row + 1)}"
 
     def chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
         """Yield the columns ``names`` of all rows. Errors: `DataError` for a damaged file."""
@@ -101,6 +98,19 @@ class TableFile:
                 )
 
 
+class Chunk(NamedTuple):
+    """The columns of ``rows`` rows of a table from row ``first`` on."""
+
+    columns: Mapping[str, Sequence[Any]]
+    table: TableFile
+    first: int
+    rows: int
+
+    def at(self, row: int) -> str:
+        """Return where the row is in the file."""
+        return self.table.place_of(self.first + row)
+
+
 def open_table(path: str | Path) -> TableFile:
     """Return the table at ``path``.
 
@@ -111,7 +121,7 @@ def open_table(path: str | Path) -> TableFile:
     where = f"table {str(path)!r}"
     if path.suffix.lower() == ".csv":
         with open_data_file(path) as stream, _decoded(stream) as text:
-            names = next(_rows(text, where), (0, []))[1]
+            names = next(iter(_CsvReader(text, where).take(1)), [])
     else:
         names = list(_parquet(path).schema_arrow.names)
     wrong = None
@@ -132,56 +142,82 @@ def _decoded(stream: IO[bytes]) -> io.TextIOWrapper:
     return io.TextIOWrapper(stream, "utf-8-sig", newline="")
 
 
-def _rows(text: io.TextIOWrapper, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of its last line and the fields of each row, the names first."""
-    try:
-        head = text.readline(_LONGEST_HEAD)
-        text.seek(0)
-        delimiter = max(",;\t", key=head.count)
-        reader = csv.reader(text, delimiter=delimiter, strict=True)
+class _CsvReader:
+    """Reads the rows of a .csv file, the names first; empty lines are left out."""
+
+    def __init__(self, text: io.TextIOWrapper, where: str) -> None:
+        self._where, self._reader = where, csv.reader(text)
+        with self._refusing():
+            head = text.readline(_LONGEST_HEAD)
+            text.seek(0)
+        self._reader = csv.reader(text, delimiter=max(",;\t", key=head.count), strict=True)
+
+    def take(self, count: int) -> list[list[str]]:
+        """Return the next rows, at most ``count``; none at the end of the file."""
+        rows: list[list[str]] = []
+        while not rows:
+            with self._refusing():
+                part = list(islice(self._reader, count))
+            if not part:
+                return []
+            rows = [row for row in part if row] if [] in part else part
+        return rows
+
+    def line_after(self, rows: int) -> int:
+        """Pass over some rows, and return the line in which the next one ends."""
+        passed = 0
+        for row in self._reader:
+            passed += bool(row)
+            if passed > rows:
+                break
+        return self._reader.line_num
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Convert errors of the text and its fields. Errors: `DataError`."""
         try:
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
+            yield
         except csv.Error as error:
             raise DataError(
-                f"{where}, line {reader.line_num}",
+                f"{self._where}, line {self._reader.line_num}",
                 expected="fields between commas, semicolons or tabs, in double quotes if needed",
                 received=str(error),
                 advice="check the quotes of this line",
             ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            where,
-            expected="text in UTF-8",
-            received=f"the byte 0x{error.object[error.start]:02x} ({error.reason})",
-            advice="save it in UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv",
-        ) from error
+        except UnicodeDecodeError as error:
+            raise DataError(
+                self._where,
+                expected="text in UTF-8",
+                received=f"the byte 0x{error.object[error.start]:02x} ({error.reason})",
+                advice="save it in UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv",
+            ) from error
 
 
 def _csv_chunks(table: TableFile, names: Sequence[str]) -> Iterator[Chunk]:
     width, wanted = len(table.names), [table.names.index(name) for name in names]
-    size = os.path.getsize(table.path)
+    size, first = os.path.getsize(table.path), 0
     with (
         open_data_file(table.path) as stream,
         _decoded(stream) as text,
         ProgressBar(f"reading {table.path.name}", size, nbytes=True) as bar,
     ):
-        rows = _rows(text, table.where)
-        next(rows, None)
-        while part := list(islice(rows, _CHUNK)):
-            for line, row in part:
-                if len(row) != width:
-                    raise DataError(
-                        f"{table.where}, line {line}",
-                        expected=f"{width} fields, as in the first line",
-                        received=str(len(row)),
-                        advice="check the commas and quotes of this line",
-                    )
+        reader = _CsvReader(text, table.where)
+        reader.take(1)
+        while rows := reader.take(_CHUNK):
+            lengths = [*map(len, rows)]
+            if lengths.count(width) < len(rows):
+                wrong = next(k for k, length in enumerate(lengths) if length != width)
+                raise DataError(
+                    f"{table.where}, {table.place_of(first + wrong)}",
+                    expected=f"{width} fields, as in the first line",
+                    received=str(lengths[wrong]),
+                    advice="check the commas and quotes of this line",
+                )
             bar.add(stream.tell() - bar.done)
-            columns = list(zip(*(row for _, row in part), strict=True))
+            columns = list(zip(*rows, strict=True))
             found = {name: columns[k] for name, k in zip(names, wanted, strict=True)}
-            yield Chunk(found, "line", [line for line, _ in part])
+            yield Chunk(found, table, first, len(rows))
+            first += len(rows)
 
 
 def _parquet(path: Path) -> Any:
@@ -206,7 +242,7 @@ def _broken(where: str, error: Exception) -> DataError:
 
 
 def _parquet_chunks(table: TableFile, names: Sequence[str]) -> Iterator[Chunk]:
-    file, start = _parquet(table.path), 1
+    file, start = _parquet(table.path), 0
     with ProgressBar(f"reading {table.path.name}", file.metadata.num_rows) as bar:
         batches = file.iter_batches(_CHUNK, columns=list(names))
         while True:
@@ -222,7 +258,7 @@ def _parquet_chunks(table: TableFile, names: Sequence[str]) -> Iterator[Chunk]:
                 column = getattr(column, "dictionary_decode", lambda same=column: same)()
                 columns[name] = column.to_numpy(zero_copy_only=False)
             if batch.num_rows:
-                yield Chunk(columns, "row", range(start, start + batch.num_rows))
+                yield Chunk(columns, table, start, batch.num_rows)
             start += batch.num_rows
             bar.add(batch.num_rows)
 
@@ -325,7 +361,7 @@ def coded(table: TableFile, columns: Mapping[str, Codes | None], learns: bool) -
     """
     writer = RowWriter(table.where, np.float64, (len(columns),))
     for chunk in table.chunks(list(columns)):
-        made, texts = np.empty((len(chunk.places), len(columns))), set()
+        made, texts = np.empty((chunk.rows, len(columns))), set()
         for k, (name, codes) in enumerate(columns.items()):
             if codes is not None:
                 made[:, k] = codes.of(table, name, chunk)
@@ -348,7 +384,7 @@ def _expect_numbers(table: TableFile, columns: Mapping[str, Codes | None], chunk
         if codes is not None or (numbers is not None and not np.isinf(numbers).any()):
             continue
         for row, value in enumerate(chunk.columns[name]):
-            one = Chunk({name: chunk.columns[name][row : row + 1]}, "", ())
+            one = Chunk({name: chunk.columns[name][row : row + 1]}, table, row, 1)
             number = _numbers(table, name, one)
             if number is None or np.isinf(number).any():
                 raise DataError(

@@ -206,7 +206,7 @@ def _fit(
     )
     net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
     weights = class_weights(options, task.num_classes, task.class_names)
-    if task.about and not options.quiet and task.part.rank == 0:
+    if task.about and not options.quiet and init().rank == 0:
         print(task.about, file=sys.stderr)
     return net.fit(
         batches,
