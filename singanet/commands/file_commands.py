@@ -11,7 +11,7 @@ from singanet.commands.runs.run_options import refusal
 
 
 def inspect(
-    file: Annotated[Path, "FILE", "a checkpoint of any format, or a folder of shards"],
+    file: Annotated[Path, "FILE", "a checkpoint of any format, a run, or a folder of shards"],
     *,
     table: Annotated[bool, "", "read only the table, no array"] = False,
 ) -> int:
@@ -27,12 +27,12 @@ def inspect(
         return 0
     from singanet.checkpoint.tools import inspect
 
-    print(inspect(file, values=not table))
+    print(inspect(_newest(file), values=not table))
     return 0
 
 
 def diff(
-    a: Annotated[Path, "A", "a checkpoint of any format"],
+    a: Annotated[Path, "A", "a checkpoint of any format, or a run"],
     b: Annotated[Path, "B", "another; the exit status is 1 if they differ"],
 ) -> int:
     """Compare two checkpoints of any formats.
@@ -42,9 +42,17 @@ def diff(
     """
     from singanet.checkpoint.tools import diff
 
-    difference = diff(a, b)
+    difference = diff(_newest(a), _newest(b))
     print(difference.text)
     return 0 if difference.equal else 1
+
+
+def _newest(path: Path) -> Path:
+    """Return the newest checkpoint of a run; any other path as it is."""
+    from singanet.commands.runs.trained import is_run
+    from singanet.training.files import furthest
+
+    return furthest(path) if is_run(path) else path
 
 
 def convert(

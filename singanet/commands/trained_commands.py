@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 Weights: TypeAlias = Annotated[Path, "RUN_DIR|FILE", "a run folder, a model file, or weights"]
-Whose: TypeAlias = Annotated[str | None, "NAME", "the net of the weights, without a run folder"]
+Whose: TypeAlias = Annotated[
+    str | None, "NAME|RUN_DIR", "the net of the weights, if they are not in the folder of its run"
+]
 Data: TypeAlias = Annotated[str | None, "DATA", "as for train (default: the data of the run)"]
 Target: TypeAlias = Annotated[
     str | None, "COLUMN|FILE.npy", "classes of DATA (default: the column of the run)"

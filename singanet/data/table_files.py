@@ -619,7 +619,8 @@ def _classes(
             f"--target {target!r}, {file.where}",
             expected="a column of classes, at least two and at most half as many as rows",
             received=received,
-            advice="choose another column, or divide the numbers into ranges",
+            advice="choose another column, divide the numbers into ranges, or learn numbers with"
+            " SquaredError and net.fit in Python",
         )
     number_of = {name: number for number, name in enumerate(names)}
     return tuple(names), numbered, np.array([number_of[key] for key in keys], np.int32)

@@ -342,6 +342,8 @@ def test_a_run_is_taken_where_a_net_is(run_of_people, people, tmp_path, told):
     told("train", *argv, "--epochs", 1, "--lr", 1e-9, "--out", out)
     rows = [*csv.reader(io.StringIO(told("predict", out, "--data", people)))]
     assert [float(value) for value in rows[1][2:]] == pytest.approx(wanted[0], rel=1e-3)
+    assert "epoch-0008.npz" in told("inspect", run_of_people)
+    told("diff", run_of_people, run_of_people / "epoch-0008.npz")
     assert f"{run_of_people} on {people}" in told(
         "bench", run_of_people, "--rounds", 1, "--seconds", 0.01
     )

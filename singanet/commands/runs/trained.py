@@ -86,9 +86,7 @@ def whole_net(path: str | os.PathLike[str]) -> FeedForwardNet:
 def _of_run(folder: Path) -> FeedForwardNet:
     """Return the net of the run with its weights, and with the table that it has learnt."""
     net = run_net(folder)
-    if saved_options(folder).get("mixed_precision") == "float16":
-        net.as_type("float16")
-    net.load(furthest(folder))
+    _fill(net, furthest(folder), saved_options(folder), "pass a run of the same net")
     learnt = learnt_table(read_record(folder))
     table = None if learnt is None else learnt.table
     # Other nets of tables have a column of zeros, which a `Table` does not make.
@@ -263,7 +261,8 @@ def trained(
     """Return the net with the weights at ``path``, and its task on ``data``.
 
     ``path`` is a run folder, with its newest checkpoint or the ``best`` weights; or a file of
-    weights, of the run in its folder or of ``model``; or a model file, which needs neither.
+    weights, of the run in its folder or of ``model``, a name or a run; or a model file, which needs
+    neither.
     ``data`` None are the data of the run; a file needs only the test samples. Own data, with
     labels in ``target``, are tests as a whole; without ``labelled`` they need no labels. Errors:
     nothing at ``path``; weights or data that do not fit the net.
@@ -272,6 +271,8 @@ def trained(
         net, own = whole_net(path), OwnOptions(target, whole=True, labelled=labelled)
         return net, task_for(net, path, data, for_testing=True, own=own)
     folder = path if path.is_dir() else path.parent
+    if model is not None and is_run(model):
+        folder, model = Path(model), None
     known = model is None and (folder / CONFIG).is_file()
     if not path.exists() and not path.with_name(path.name + ".bin").exists():
         raise _missing(path)
@@ -312,15 +313,19 @@ def trained(
         advice = "change them to the net's shape"
         raise refusal(f"data {task.name!r}", expected, received, advice, DataError)
     net = _built(folder, options, settings) if begun is None else begun
+    advice = "pass that net with --model" if model is not None else "pass a run of the same net"
+    _fill(net, _weights(path, best), options, f"the weights belong to another net: {advice}")
+    return net, task
+
+
+def _fill(net: FeedForwardNet, weights: Path, options: Mapping[str, Any], advice: str) -> None:
+    """Read the weights of a run with ``options`` into ``net``. Errors: weights of another net."""
     if options.get("mixed_precision") == "float16":
         net.as_type("float16")
     try:
-        net.load(_weights(path, best))
+        net.load(weights)
     except StateMismatchError as error:
-        whose = "the weights belong to another net: "
-        advice = "pass that net with --model" if model is not None else "pass a run of the same net"
-        raise error.advising(whose + advice) from error
-    return net, task
+        raise error.advising(advice) from error
 
 
 def _of_published(folder: Path, options: Mapping[str, Any]) -> bool:
