@@ -2,7 +2,8 @@
 
 `dataset` and `table` define data sets; `loaders`, `folder_loader`, `prefetch`, `text` and `tokens`
 yield batches, after `transforms` of images. `sets`, `image_sets` and `named_sets` are data sets;
-`npz_files` and `pickles` read files; `files` contains the packaged ones.
+`npz_files`, `row_files`, `table_files` and `pickles` read files; `files` contains the packaged
+ones.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class OffloadExecutor(LayerByLayer):
         self._expect_own_process()
         if other is None and not asked:
             made: dict[str, Any] | None = self._by_program(
-                lambda: self.programs.program_of_evaluation(net, feed),
+                lambda: self.programs._program_of_evaluation(net, feed),
                 lambda found, arena: found.outputs(arena, feed),
             )
             if made is not None:
@@ -260,7 +260,7 @@ class OffloadExecutor(LayerByLayer):
     def _program_of_step(self, net: Any, request: StepRequest, chain: UpdateChain) -> Replay | None:
         self.move_state()
         feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
-        return self.programs.program_of_step(net, feed, request, chain)
+        return self.programs._program_of_step(net, feed, request, chain)
 
     def _replayed(
         self, found: Replay, arena: Array, net: Any, request: StepRequest

@@ -178,7 +178,7 @@ class Programs:
             trim()
         if asked or other is not None:
             return self._layers.evaluate(net, feed, asked, other)
-        found = self.program_of_evaluation(net, feed)
+        found = self._program_of_evaluation(net, feed)
         if found is None:
             with self._before_recording(self._was_first(self._key_of_evaluation(net, feed))):
                 return self._layers.evaluate(net, feed, asked)
@@ -219,7 +219,7 @@ class Programs:
     def _key_of_evaluation(self, net: Net, feed: Mapping[str, Any]) -> Any:
         return self._key(net, "evaluation", facts_of_feed(feed))
 
-    def program_of_evaluation(self, net: Net, feed: Mapping[str, Any]) -> Replay | None:
+    def _program_of_evaluation(self, net: Net, feed: Mapping[str, Any]) -> Replay | None:
         """Return the program that computes the outputs for ``feed``, None if there is none."""
         return self._find(net, self._key_of_evaluation(net, feed), lambda r: r.evaluation(feed))
 
@@ -298,7 +298,7 @@ class Programs:
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
             feed = x = check_feed(net._execution_plan(), x, net.device, net.dtype)
-            found = self.program_of_step(net, feed, request, chain)
+            found = self._program_of_step(net, feed, request, chain)
             if found is None:
                 by_layers = on_layer is not None or chain.knows_norm()
                 key = of_step, facts_of_feed(feed)
@@ -341,7 +341,7 @@ class Programs:
         of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
         return self._key(net, "step", *of_step)
 
-    def program_of_step(
+    def _program_of_step(
         self, net: Net, feed: Mapping[str, Any], request: StepRequest, chain: UpdateChain
     ) -> Replay | None:
         """Return the program of the step ``request`` on ``feed``, None if there is none."""

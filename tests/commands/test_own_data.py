@@ -199,6 +199,8 @@ def test_a_folder_of_images_is_trained_and_predicted(pictures, tmp_path, told, r
     rows = [*csv.DictReader(io.StringIO(told("predict", out, "--data", pictures / "left")))]
     assert {row["class"] for row in rows} == {"left"}
     assert rows[0]["sample"] == str(pictures / "left" / "0.png")
+    rows = [*csv.DictReader(io.StringIO(told("predict", out)))]
+    assert [row["sample"].startswith(str(pictures / row["class"])) for row in rows] == [True] * 2
     one = told("predict", out, "--data", pictures / "right" / "3.png")
     assert one.splitlines()[1].split(",")[1] == "right"
     assert "images" in refused("train", "lenet", "--data", pictures, "--target", "kind")

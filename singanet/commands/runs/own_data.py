@@ -299,5 +299,5 @@ def _images(entry: ModelEntry, data: str, options: OwnOptions) -> OwnData:
         writer.add(resize(image, size=(height, width))[None])
     x = Samples(writer.rows(), lambda rows: rows.astype(np.float32) / np.float32(255), shape)
     made = _dataset(data, x, labels, max(1, len(classes)), options)
-    names = [str(path) for path in files] if options.whole else ()
+    names = [str(files[place]) for place in _parts(len(files), options, "")[1].tolist()]
     return OwnData(made, classes, names, {"kind": IMAGES, "classes": classes}, shape=shape)
