@@ -549,7 +549,8 @@ def run(depth, width, keep, folder):
     for _ in range(2):
         net.step(np.ones((2, width), "f"), np.zeros((2, width), "f"), rule)
 
-run(2, 200, "2MB", sys.argv[1] + "/small")
+# It compiles what the large one calls.
+run(2, 300, "2MB", sys.argv[1] + "/small")
 before = resident("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 run(12, 1024, "30MB", sys.argv[1] + "/large")
