@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -16,7 +17,7 @@ from singanet.commands.runs.run import run
 from singanet.commands.runs.run_options import RunOptions
 from singanet.commands.runs.tasks import load_task
 from singanet.data import Columns, Table, row_files
-from singanet.models import Recipe, find
+from singanet.models import Recipe, build, find
 from singanet.net import load_model
 
 ROWS = 120
@@ -207,6 +208,15 @@ def test_a_folder_of_images_is_trained_and_predicted(pictures, tmp_path, told, r
     assert "another net" in refused("train", "deepfm", "--data", pictures)
 
 
+def test_outputs_without_a_class_are_numbered(pictures, tmp_path, told):
+    net = build("mlp", (1, 6, 6), 4, seed=0)
+    net.save_model(tmp_path / "net.singanet")
+    out, argv = tmp_path / "run", ["--data", pictures, "--epochs", 1, "--quiet"]
+    told("train", "--from", tmp_path / "net.singanet", *argv, "--out", out)
+    head = told("predict", out).splitlines()[0]
+    assert head == "sample,class,left,right,2,3"
+
+
 @pytest.mark.parametrize("kind", ["uint8", "float32", "float64"])
 def test_a_pair_of_arrays_is_trained_from_its_files(tmp_path, told, kind):
     rng = np.random.default_rng(0)
@@ -349,3 +359,13 @@ def test_a_run_is_taken_where_a_net_is(run_of_people, people, tmp_path, told):
     assert f"{run_of_people} on {people}" in told(
         "bench", run_of_people, "--rounds", 1, "--seconds", 0.01
     )
+
+
+@pytest.mark.parametrize("text", [
+    "[", "{}", '{"kind": "images"}', '{"kind": "table", "classes": ["a", "b"]}',
+    '{"kind": "table", "classes": ["a", "b"], "categories": 3, "measures": {}}',
+])  # fmt: skip
+def test_a_record_of_another_form_is_refused(text, run_of_people, people, tmp_path, refused):
+    out = shutil.copytree(run_of_people, tmp_path / "run")
+    (out / "data.json").write_text(text)
+    assert "expected a data.json that singanet train wrote" in refused("evaluate", out)

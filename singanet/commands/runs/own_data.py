@@ -117,9 +117,15 @@ def read_record(folder: Path) -> Mapping[str, Any] | None:
             found = json.loads(file.read(_LARGEST))
     except (OSError, ValueError) as error:
         raise _not_ours(path, str(error)[:80]) from error
-    if not isinstance(found, dict) or found.get("kind") not in (TABLES, ARRAYS, IMAGES):
+    kinds = {TABLES: True, IMAGES: True, ARRAYS: False}
+    kind = found.get("kind") if isinstance(found, dict) else None
+    if kind not in kinds or (kinds[kind] and not _are_names(found.get("classes"))):
         raise _not_ours(path, "another form")
-    return found
+    return dict(found)
+
+
+def _are_names(names: object) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def learnt_table(record: Mapping[str, Any] | None) -> LearntTable | None:

@@ -96,7 +96,8 @@ def write_predictions(
         writer = csv.writer(file, lineterminator="\n")
         for out in batches:
             rows, known = out.reshape(len(out), -1), of_classes(net, out)
-            names = list(classes) or [str(k) for k in range(rows.shape[1])]
+            # A net may have more outputs than its data have classes.
+            names = [*classes, *map(str, range(len(classes), rows.shape[1]))]
             if not shape:
                 head = ["sample", *(["class"] if known else [])]
                 writer.writerow([*head, *(names if known else map(str, range(rows.shape[1])))])

@@ -140,6 +140,9 @@ def task_for(
         own = replace(own, record=_record_of(net, entry))
     task = load_task(entry, data, for_testing=for_testing, own=own)
     _expect_fitting(task, entry)
+    if names := task.class_names:
+        # The net may have more outputs, whose classes have no names.
+        task.class_names = [*names, *map(str, range(len(names), entry.num_classes))]
     if net.loss is None:
         net.loss = _usual_loss(net, entry.task)
     net.metric = None if entry.task == "reconstruction" else Accuracy()
