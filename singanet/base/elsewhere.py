@@ -104,6 +104,7 @@ _INSTEAD = {
 """Names elsewhere of what no class takes here."""
 
 _NAMES = {
+    "AdamWScheduleFree": "ScheduleFreeAdamW",
     "AveragePooling": "AvgPooling",
     "AvgPool": "AvgPooling",
     "BCELoss": "BinaryCrossEntropy",
