@@ -16,7 +16,7 @@ from singanet.errors import ArgumentError, GraphError, ShapeError, SingaNetError
 from singanet.executor.symbols import inputs_of
 from singanet.layers import Dense, Rearrange
 from singanet.loss import from_function
-from singanet.optimizer import SGD
+from singanet.optimizer import SGD, Accumulator
 from singanet.testing import check_loss
 
 RNG = np.random.default_rng(0)
@@ -257,6 +257,18 @@ def test_a_loss_of_the_whole_batch_in_an_executor():
     np.testing.assert_allclose(
         dx, 2 * (before - before.mean(axis=0)) / before.size, rtol=1e-4, atol=1e-6
     )
+
+
+def test_batches_of_losses_of_the_whole_weigh_by_their_samples():
+    """Two batches that are accumulated are as their weighted mean."""
+    x, found = Input("x", (6,)), []
+    for sizes, wrap in (((4, 1), lambda rule: Accumulator(rule, 2)), ((5,), lambda rule: rule)):
+        loss = F.mean(F.square(Dense("d", 3)(x)))
+        executor = Executor({"train": [loss, wrap(SGD(0.1)).minimize(loss)]}, seed=0)
+        for rows in np.split(A.astype("f4"), np.cumsum(sizes)[:-1]):
+            executor.run("train", {x: rows})
+        found.append(executor.net.params()[0].value)
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 def test_where_batches_are_cut_samples_do_not_depend_on_others():

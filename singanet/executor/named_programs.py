@@ -229,10 +229,14 @@ class NamedProgram:
         self._expect_apart(heads)
         alone = len(self.updates) == 1
         self.optimizer = wrapped(self.updates[0].optimizer if alone else Several(by_name))
-        counts = self._counted(heads) if UpdateChain(self.optimizer)._weighs else []
-        read = (port[0] for _, *pair in counts for port in pair)
-        nodes = self._nodes([*dict.fromkeys(heads), *read])
-        loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
+        weighs = UpdateChain(self.optimizer)._weighs
+        counts = self._counted(heads) if weighs else []
+        read = [port[0] for _, *pair in counts for port in pair]
+        # A loss of the whole batch does not tell its samples; an input does.
+        whole = weighs and not all(update.loss.full for update in self.updates)
+        sized = self.inputs[0] if whole else heads[0]
+        nodes = self._nodes([*dict.fromkeys(heads), *read, sized])
+        loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1, sized)
         # `minimize` has to name parameters to be trained later: another program may update them.
         return View(drawing.net, nodes, loss, self.params)
 

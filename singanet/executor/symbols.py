@@ -278,13 +278,19 @@ class Objective(Counted):
     """The loss of a step: the mean over samples of the sum of the outputs ``heads``.
 
     ``counted`` are the losses behind these means, with the places of the outputs and targets that
-    each reads. The weight of a batch is their common count, or otherwise its number of samples.
+    each reads. The weight of a batch is their common count, or otherwise its number of samples,
+    which the output ``sized`` has, the first head by default.
     """
 
     def __init__(
-        self, heads: Sequence[str], counted: Sequence[tuple[Any, Port, Port]], alone: bool
+        self,
+        heads: Sequence[str],
+        counted: Sequence[tuple[Any, Port, Port]],
+        alone: bool,
+        sized: str = "",
     ) -> None:
         self.heads = tuple(heads)
+        self.sized = sized or self.heads[0]
         self.counted = tuple(counted)
         self.alone = alone
         self._shape: Any = None
@@ -308,7 +314,7 @@ class Objective(Counted):
 
     def count(self, x: Any, y: Any) -> float:
         """Return the weight of a batch, see `Loss.count`."""
-        batch = max(len(x if self.alone else x[head]) for head in self.heads)
+        batch = len(x if self.alone else x[self.sized])
         found = {
             float(loss.count(picked(x, scores), picked(x, targets)))
             for loss, scores, targets in self.counted
