@@ -36,7 +36,7 @@ FEATURES = [
     Feature("EMA"), Feature("freezing"), Feature("masks"), Feature("sparse inputs"),
     Feature("several outputs"), Feature("user's optimizer"), Feature("Executor", "bits"),
     Feature("head in blocks", "close"), Feature("one block at a time"), Feature("low-rank pairs"),
-    Feature("narrow weights"), Feature("schedule-free"),
+    Feature("narrow weights"), Feature("schedule-free"), Feature("loss of a function", "close"),
 ]  # fmt: skip
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -126,6 +126,8 @@ APART = [
     Apart("left out", "a net of one output that steps by its plan has its loss in blocks",
         each_with("head in blocks", "pipeline", "several outputs", "Executor"),
         "its scores are whole"),
+    Apart("left out", "a function sees all scores",
+        each_with("head in blocks", "loss of a function"), "its scores are whole"),
     Apart("refused",
         "whose turn it is depends on what all layers train, of which a server or a stage sees some",
         each_with("one block at a time", "parameter server", "pipeline"), "BlockCoordinate"),

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from singanet import Executor, FeedForwardNet, parallel
+from singanet import functional as F
 from singanet.budget import fitting
 from singanet.budget.search import _Search
 from singanet.device import cpu
@@ -20,7 +21,13 @@ from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
 from singanet.layers import Activation, Add, Cache, Conv2D, Dense, Embedding, Flatten, Input, Reduce
 from singanet.layers.symbol import Symbol
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError, head_loss
+from singanet.loss import (
+    MultiLoss,
+    SoftmaxCrossEntropy,
+    SquaredError,
+    from_function,
+    head_loss,
+)
 from singanet.offload.offloaded import OffloadExecutor
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
@@ -190,10 +197,20 @@ def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[S
     return made
 
 
+def entropy_of(case: Case) -> Any:
+    return from_function(entropy) if "loss of a function" in case else SoftmaxCrossEntropy()
+
+
+def entropy(x: Symbol, y: Symbol) -> Symbol:
+    """What `SoftmaxCrossEntropy` computes."""
+    own = F.where(F.equal(F.expand_dims(y, 1), np.arange(KINDS)), x, 0.0)
+    return F.logsumexp(x, axis=1) - F.sum(own, axis=1)
+
+
 def loss_of(case: Case) -> Any:
     if "several outputs" in case.shape:
-        return MultiLoss({"kinds": SoftmaxCrossEntropy(), "numbers": SquaredError()})
-    return SoftmaxCrossEntropy()
+        return MultiLoss({"kinds": entropy_of(case), "numbers": SquaredError()})
+    return entropy_of(case)
 
 
 def net_of(case: Case) -> FeedForwardNet:
@@ -424,7 +441,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     given = inputs(case)
     scores = outputs(case, given)
     given["kinds"] = Input("of kinds", (), dtype="int64")
-    losses = [SoftmaxCrossEntropy()(scores[0], given["kinds"])]
+    losses = [entropy_of(case)(scores[0], given["kinds"])]
     if "several outputs" in case:
         given["numbers"] = Input("of numbers", (2,))
         losses.append(SquaredError()(scores[1], given["numbers"]))
