@@ -213,8 +213,13 @@ def _weight(array: Array, like: Symbol) -> Symbol:
     # Without its mask: it reads no values.
     like = Symbol(like.call, like.index, like.shape)
     made = _draw("Weight", "constant", array.shape, like, shape=array.shape)
+    return _with_constant(made, array)
+
+
+def _with_constant(made: Symbol, array: Array) -> Symbol:
+    """Return ``made``, whose layer has the parameter ``weight``, fixed to ``array``."""
     layer: Any = made.call.layer
-    layer.params["weight"].value = np.ascontiguousarray(array, np.float32).reshape(array.shape)
+    layer.params["weight"].value = np.array(array, np.float32)
     layer.trainable = False
     return made
 
@@ -683,6 +688,10 @@ def matmul(a: Any, b: Any) -> Any:
     plain = isinstance(a, Symbol) and isinstance(b, Symbol) and _leads(of_a) and _leads(of_b)
     if plain and len(of_a) > 2 and of_a[:-2] == of_b[:-2] and of_a[-1] == of_b[-2]:
         return _draw("MatMul", "product", (*of_a[:-1], of_b[-1]), a, b)
+    matrix = not isinstance(b, Symbol) and len(of_b) == 2 and of_a[1:] and of_a[-1] == of_b[0]
+    if matrix and _leads(of_a):
+        made = _draw("Dense", "product", (*of_a[:-1], of_b[1]), a, units=of_b[1], use_bias=False)
+        return _with_constant(made, b)
     if not of_a or not of_b:
         raise _unfit(of_a, of_b)
     letters = string.ascii_lowercase[3:]

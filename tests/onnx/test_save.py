@@ -5,9 +5,10 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss
+from singanet import functional as F
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import Activation, Dense, Dropout, Embedding, Layer
-from singanet.onnx import save
+from singanet.onnx import load, save
 from singanet.saving.codecs.describe import CODECS, REFUSED
 from tests.layer_catalogue import CATALOGUE, concrete_layers, inputs_of, net_of
 from tests.onnx.runtime import checked, expect_same, filled, onnx, ran
@@ -53,6 +54,22 @@ def test_layers_give_the_same_by_operators_of_other_opsets(opset, path):
     for name in sorted(CATALOGUE):
         if getattr(layers, name) not in REFUSED:
             expect_same(net_of(name), inputs_of(name), path, opset)
+
+
+def test_a_net_of_functions(path):
+    rng = np.random.default_rng(4)
+    a, b = Input("a", (6,)), Input("b", (2, 3))
+    rows = F.einsum("nij,nj->ni", b + rng.standard_normal(3), a[:, :3])
+    parts = [F.matmul(a, rng.standard_normal((6, 4))), F.logsumexp(b, axis=2)]
+    parts.append(F.where(F.equal(F.relu(rows), 0.0), 1.0, rows))
+    h = F.concatenate(parts, axis=1)
+    out = F.softmax(F.tanh(h) / F.sqrt(F.var(h, axis=1, keepdims=True) + 1.0))
+    outputs = [out, F.transpose(b[:, None], (0, 3, 1, 2)), F.take(b, [[0, 1], [2, 2]], axis=2)]
+    net = FeedForwardNet(inputs=[a, b], outputs=outputs, seed=0)
+    x = {"a": rng.standard_normal((5, 6), np.float32), "b": rng.standard_normal((5, 2, 3), "f4")}
+    expect_same(net, x, path)
+    for name, found in load(path).forward(False, x).items():
+        np.testing.assert_allclose(found, net.forward(False, x)[name], rtol=1e-5, atol=1e-6)
 
 
 def classifier(**given):
