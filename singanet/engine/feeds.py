@@ -341,7 +341,8 @@ def is_array(x: Any) -> bool:
 
 def is_buffer(x: Any) -> bool:
     """Whether ``x`` has a buffer of numbers, as `array.array` and arrays of ctypes do."""
-    if isinstance(x, (bytes, bytearray, str, list, tuple, dict)) or x is None:
+    # Numbers first, which long lists have.
+    if isinstance(x, (float, int, list, tuple, dict, str, bytes, bytearray)) or x is None:
         return False
     try:
         return memoryview(x).ndim > 0
