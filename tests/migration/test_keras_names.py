@@ -7,7 +7,7 @@ import singanet
 from singanet import FeedForwardNet, Input, layers
 from singanet import functional as F
 from singanet.layers import Activation, Conv2D, Dense, Flatten, Pad, Softmax
-from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy
+from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy, from_function
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam, ClipNorm, Optimizer
 from singanet.training import callbacks
@@ -185,6 +185,19 @@ def check_frozen():
     net.fit(X, Y, verbose=False)
     still = [(p.value == b).all() for p, b in zip(net.params(), before, strict=True)]
     assert still == [True] * 4 + [False] * 2
+
+
+@what("`compile(loss=fn)`")
+def check_own_loss():
+    here, there = both([Dense(3)], [kl.Dense(3)])
+    here.compile(
+        SGD(0.1), from_function(lambda x, y: F.mean(F.square(x - y) * F.sigmoid(x), axis=-1))
+    )
+    there.compile(
+        keras.optimizers.SGD(0.1),
+        lambda y, x: ops.mean(ops.square(x - y) * ops.sigmoid(x), axis=-1),
+    )
+    trained_alike(here, there)
 
 
 @what("`a + b`, `a * 2`")
