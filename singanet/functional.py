@@ -11,7 +11,6 @@ import builtins
 import string
 from collections.abc import Sequence
 from math import prod
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,6 +266,23 @@ def _axes(where: str, full: Shape, axis: Any) -> list[int]:
     return found
 
 
+def _axis(where: str, full: Shape, axis: Any) -> int:
+    """Return ``axis``, one of ``full``, as a number from 0."""
+    return _axes(where, full, [axis])[0]
+
+
+def _listed(where: str, arrays: Any) -> list[Any]:
+    """Return ``arrays`` as a list. Errors: one array, or none."""
+    if isinstance(arrays, Symbol) or not len(arrays):
+        raise ArgumentError(
+            where,
+            expected="several symbols, or several arrays",
+            received="one symbol" if isinstance(arrays, Symbol) else "none",
+            advice="pass a list of them",
+        )
+    return [*arrays]
+
+
 def _array(x: Any) -> Any:
     """Return ``x`` as an array of NumPy or CuPy."""
     return x if hasattr(x, "dtype") and hasattr(x, "ndim") else np.asarray(x)
@@ -381,7 +397,7 @@ def _along(kind: str, name: str, x: Any, axis: int) -> Any:
         x = _floating(x)
         return getattr(ops_for(x), name)(x, axis)
     x = _floats(x)
-    (k,) = _axes(f"functional.{name}", x.full, int(axis))
+    k = _axis(f"functional.{name}", x.full, axis)
     if _leads(x.full) and k:
         return _draw(kind, name, x.full, x, axis=k)
     return _stored(_draw(kind, name, x.full, _as_sample(x), axis=k + 1), x.full)
@@ -858,7 +874,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     if not isinstance(x, Symbol):
         return _array(x).transpose(axes)
     rank = len(x.full)
-    order = [*range(rank)][::-1] if axes is None else [*axes]
+    order = [*range(rank)][::-1] if axes is None else [*axes] if not is_int(axes, -99) else [axes]
     if _axes("functional.transpose", x.full, order) != [*range(rank)]:
         raise ArgumentError(
             "functional.transpose",
@@ -914,7 +930,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
         arrays: Symbols, or arrays.
         axis: Int; with 0 the batches of symbols are joined.
     """
-    parts: list[Any] = [*arrays]
+    parts = _listed("functional.concatenate", arrays)
     if not any(isinstance(each, Symbol) for each in parts):
         return _module(*parts).concatenate(parts, axis)
     for each in parts:
@@ -928,7 +944,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
     if len({each.kind for each in parts} - {"any"}) > 1:
         parts = [_floats(each) for each in parts]
     first = parts[0].full
-    (k,) = _axes("functional.concatenate", first, int(axis))
+    k = _axis("functional.concatenate", first, axis)
     fulls = [each.full for each in parts]
     if len({(*full[:k], len(full), *full[k + 1 :]) for full in fulls}) > 1:
         raise ShapeError(
@@ -959,7 +975,7 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
         arrays: Symbols, or arrays.
         axis: Int, the place of the new axis in the result.
     """
-    parts = [*arrays]
+    parts = _listed("functional.stack", arrays)
     if not any(isinstance(each, Symbol) for each in parts):
         return _module(*parts).stack(parts, axis)
     return concatenate([expand_dims(each, axis) for each in parts], axis)
@@ -976,14 +992,15 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> An
     if not isinstance(x, Symbol):
         x = _array(x)
         return _module(x).split(x, indices_or_sections, axis)
-    (k,) = _axes("functional.split", x.full, int(axis))
+    k = _axis("functional.split", x.full, axis)
     size, cuts = x.full[k], indices_or_sections
     if isinstance(cuts, int):
         fits = size > 0 and cuts > 0 and size % cuts == 0
         points = [size // cuts * (n + 1) for n in range(cuts - 1)] if fits else []
     else:
-        points = [as_index(point) for point in cuts]
-        fits = size > 0 and points == sorted(set(points)) and 0 < points[0] <= points[-1] < size
+        points = [*cuts] if all(is_int(point, -size) for point in cuts) else []
+        inside = points and 0 < points[0] <= points[-1] < size
+        fits = size > 0 and bool(inside) and points == sorted(set(points))
     if not fits:
         raise ShapeError(
             "functional.split",
@@ -1021,7 +1038,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
             advice="Gather(axis)(x, indices) takes elements of each sample, Embedding rows of a"
             " table",
         )
-    (k,) = _axes("functional.take", x.full, int(axis))
+    k = _axis("functional.take", x.full, axis)
     listed = np.asarray(indices)
     if listed.dtype.kind not in "iu" or not listed.size or x.full[k] < 0:
         raise ArgumentError(

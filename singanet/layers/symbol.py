@@ -152,6 +152,12 @@ class Symbol:
     def __pow__(self, exponent: Any) -> Symbol:
         return _computed("**", self, exponent)
 
+    def __rpow__(self, base: Any) -> Symbol:
+        return _computed("**", base, self)
+
+    def __abs__(self) -> Symbol:
+        return _functional().abs(self)
+
     def __matmul__(self, other: Any) -> Symbol:
         return _functional().matmul(self, other)
 
