@@ -155,6 +155,8 @@ class Trace:
         self._end = found.call.born
         self._calls = [call for call in calls_between(None, [found]) if call.inputs]
         self.compares_samples = compares_samples([found]) is not None
+        # The layers of functions draw nothing.
+        self._rng = np.random.default_rng(0)
 
     def forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, list[Context]]:
         """Return the losses (B,), and the contexts of the layers for `backward`."""
@@ -168,7 +170,7 @@ class Trace:
                 suffix: ops.xp.asarray(param.value, x.dtype)
                 for suffix, param in layer.params.items()
             }
-            ctx = Context(ops, np.random.default_rng(0), params, True, dtype=x.dtype)
+            ctx = Context(ops, self._rng, params, True, dtype=x.dtype)
             given = [values[symbol.call.born][symbol.index] for symbol in call.inputs]
             made = layer.forward(ctx, given if len(given) > 1 else given[0])
             values[call.born] = made if isinstance(made, list) else [made]
