@@ -15,7 +15,7 @@ from singanet.budget.search import not_in_parts
 from singanet.errors import ArgumentError, GraphError, ShapeError, SingaNetError
 from singanet.executor.symbols import inputs_of
 from singanet.layers import Dense, Rearrange
-from singanet.loss import from_function
+from singanet.loss import SquaredError, from_function
 from singanet.optimizer import SGD, Accumulator
 from singanet.testing import check_loss
 
@@ -241,6 +241,17 @@ def test_a_net_of_functions_is_saved_and_trains_alike_recorded(tmp_path):
     again = singanet.load_model(tmp_path / "net.singanet")
     np.testing.assert_array_equal(again.predict(x), net.predict(x))
     assert again.to_config() == net.to_config()
+
+
+def test_second_derivatives_of_a_loss_of_a_function():
+    found = []
+    feed = {"input": A.astype("f4"), "targets": B[:, 0].astype("f4")}
+    for loss in (SquaredError(), from_function(lambda x, y: F.mean(F.square(x - y), axis=1) / 2)):
+        parts = [Dense("a", 4, activation="tanh", input_shape=(6,)), Dense("b", 3)]
+        net = FeedForwardNet(parts, loss=loss, seed=0)
+        ones = {"a/weight": np.ones((6, 4))}
+        found.append(net.hessian_vector_product("loss", ["a/weight"], feed, ones)["a/weight"])
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-7)
 
 
 def test_a_loss_of_the_whole_batch_in_an_executor():
