@@ -24,6 +24,7 @@ from singanet.saving.codecs.onnx import (
     STEPS,
     Converter,
     Form,
+    Known,
     NoFormError,
     RefusedError,
     Tensor,
@@ -504,7 +505,7 @@ def _read_resize(use: Use) -> Tensor:
     if scales is None:
         given = use.array(1 if opset < 11 else 2)
         scales = given.tolist() if given is not None and given.size else None
-        sizes = use.array(3)
+        sizes = _read_sizes(use, x)
     rank = x.rank
     if use.attribute("axes") is not None and len(use.attribute("axes")) != rank:
         axes = [k % rank for k in use.attribute("axes")]
@@ -554,6 +555,17 @@ def _read_resize(use: Use) -> Tensor:
         layer = layers.Upsampling2D(use.name(), tuple(factors), interpolation=how)
         return over_last(use, x, 3, layer)
     return _read_interpolated(use, x, scales, wanted, stretched, mode, where, rounding)
+
+
+def _read_sizes(use: Use, x: Tensor) -> Array | None:
+    """Return the sizes of the result, of `BATCHES` samples, which no other size may follow."""
+    value = use.value(3)
+    if not isinstance(value, Known) or x.axis is None or len(value.at[0]) != x.rank:
+        return use.array(3)
+    for one, other in zip(*(np.delete(sizes, x.axis) for sizes in value.at), strict=True):
+        if one != other:
+            raise RefusedError("known sizes", f"{one}")
+    return value.at[0]
 
 
 def _read_interpolated(
