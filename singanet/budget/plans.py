@@ -41,7 +41,7 @@ class Way:
     ``memory`` is the predicted peak; ``slowdown`` is the predicted time relative to the unchanged
     step. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from the
     first step, with ``recompute`` as in `FeedForwardNet.record`. With ``keep`` the net is
-    offloaded, ``keep`` bytes of its folder stay in memory, and its steps run layer by layer.
+    offloaded, ``keep`` bytes of its folder stay in memory.
     ``optimizer`` replaces the given one, unless it is None.
     """
 
@@ -132,10 +132,7 @@ class MemoryPlan:
 
     @checked_call
     def picture(self) -> Shown:
-        """Draw the memory over a step as text bars, from its first kernel to its last.
-
-        For an offloaded net, which has no program, it is the step as if recorded.
-        """
+        """Draw the memory over a step as text bars, from its first kernel to its last."""
         report = self.chosen.step.report
         live, kernels = report.live_bytes, report.kernels
         outside = max(0, self.peak - max(live, default=0))

@@ -140,11 +140,7 @@ class Generation:
 
     def read(self, name: str, out: memoryview, start: int = 0) -> None:
         """Fill ``out`` with the bytes of an array, from byte ``start`` of it on."""
-        at = self._offsets.get(name)
-        if at is None:
-            np.frombuffer(out, np.uint8)[...] = 0
-        else:
-            self._file.read(at + start, out)
+        self._file.read(self._offsets[name] + start, out)
 
     def write(self, name: str, data: memoryview, start: int = 0) -> None:
         """Write bytes of an array, from byte ``start`` of it on."""

@@ -219,7 +219,7 @@ class OffloadExecutor(LayerByLayer):
             # Several ranks update late, and mixed precision looks at all gradients before.
             if not several and chain.scaled is None:
                 made = self._by_program(
-                    lambda: self._program_of_step(net, request, chain),
+                    lambda: self._program_of_step(net, request),
                     lambda found, arena: self._replayed(found, arena, net, request),
                 )
             if made is None:
@@ -257,8 +257,9 @@ class OffloadExecutor(LayerByLayer):
         finally:
             self._one.release()
 
-    def _program_of_step(self, net: Any, request: StepRequest, chain: UpdateChain) -> Replay | None:
+    def _program_of_step(self, net: Any, request: StepRequest) -> Replay | None:
         self.move_state()
+        chain = self.register(net, request.optimizer)
         feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
         return self.programs._program_of_step(net, feed, request, chain)
 
@@ -363,13 +364,16 @@ class OffloadExecutor(LayerByLayer):
                 keys = self._state_names(param.name)
                 if state.is_away or not keys:
                     continue
+                units = [self._units(param.name, key) for key in keys]
                 if state.held:
                     assert self.rule is not None
                     held = self.rule.settle(param.name, param.outline).held
-                    for key, array in zip(keys, held, strict=True):
-                        for unit, elements in self._units(param.name, key):
+                    for own, array in zip(units, held, strict=True):
+                        for unit, elements in own:
                             self.shelf.write(unit, array[elements])
-                # New state is zeros, until it is written.
+                else:
+                    for unit, _ in (each for own in units for each in own):
+                        self.shelf.blank(unit)
                 self._keep(state, keys)
                 state.shape = param.shape
         return self.rule is not None and any(state.step for state in self.rule.states())

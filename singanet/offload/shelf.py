@@ -130,6 +130,8 @@ class OffloadStore:
         self.next = following
         self.scratch = Scratch(folder)
         self.fresh: set[str] = set()
+        # What is zeros until it is written.
+        self._blank: set[str] = set()
         self._parts: Mapping[str, Sequence[Entry]] = {}
         self._schedule = AccessOrder()
         self._held: dict[str, _LoadedArray] = {}
@@ -188,8 +190,15 @@ class OffloadStore:
 
     def fill(self, name: str, array: Array) -> None:
         """Read an array."""
-        file = self.next if name in self.fresh else self.latest
-        self.room.fill(array, partial(file.read, name))
+        self.room.fill(array, partial(self._read, name))
+
+    def _read(self, name: str, out: memoryview) -> None:
+        if name in self._blank:
+            np.frombuffer(out, np.uint8)[...] = 0
+        elif name in self.scratch.entries:
+            self.scratch.read(name, out)
+        else:
+            (self.next if name in self.fresh else self.latest).read(name, out)
 
     def drain(self, name: str, array: Array) -> None:
         """Write an array."""
@@ -331,6 +340,15 @@ class OffloadStore:
         self.next.write(name, bytes_of(data))
         self._is_fresh(name)
 
+    def blank(self, name: str) -> None:
+        """Have zeros as the values of ``name``, until it is written."""
+        with self._changed:
+            self._drop_when_idle(name)
+            self._kept -= {name}
+            self._blank.add(name)
+            self.fresh.discard(name)
+            self.next.behind.add(name)
+
     def lay_out(self, entries: Sequence[Entry], small: Callable[[], Mapping[str, Array]]) -> None:
         """Have places for ``entries`` from now on; ``small`` is as for `commit`."""
         if self.next.entries == {entry.name: entry for entry in entries}:
@@ -368,6 +386,8 @@ class OffloadStore:
         self.sweep()
         for name in sorted(self.next.behind - small.keys()):
             self._copy(name)
+            if name in self._blank:
+                self._is_fresh(name)
         for name, array in small.items():
             self.next.write(name, bytes_of(on_host(array)))
         self.next.flush()
@@ -391,6 +411,7 @@ class OffloadStore:
                     del self._held[name]
             self.next.behind |= self.fresh
             self.fresh, self._kept = set(), frozenset()
+            self._blank.clear()
 
     def close(self) -> None:
         """Let go of what is in memory, and end the thread."""
@@ -430,6 +451,7 @@ class OffloadStore:
 
     def _is_fresh(self, name: str) -> None:
         self.fresh.add(name)
+        self._blank.discard(name)
         self.next.behind.discard(name)
 
     def _drain(self) -> None:
@@ -465,7 +487,7 @@ class OffloadStore:
     def _copy(self, name: str) -> None:
         """Copy the values of the latest generation to the next; zeros if it has none."""
         entry = self.next.units[name]
-        there = self.latest.units.get(name) == entry
+        there = self.latest.units.get(name) == entry and name not in self._blank
         piece = bytearray(min(entry.nbytes, _PIECE))
         for start in range(0, entry.nbytes, _PIECE):
             part = memoryview(piece)[: min(entry.nbytes - start, _PIECE)]
@@ -499,15 +521,11 @@ class OffloadStore:
                     return
                 held = self._held[job]
                 reads = held.state == "reading"
-                file: Generation | Scratch = self.next
-                if job in self.scratch.entries:
-                    file = self.scratch
-                elif reads and job not in self.fresh:
-                    file = self.latest
+                file = self.scratch if job in self.scratch.entries else self.next
             error: Exception | None = None
             try:
                 if reads:
-                    self.room.fill(held.array, partial(file.read, job))
+                    self.fill(job, held.array)
                 else:
                     self.room.drain(held.array, partial(file.write, job))
             except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
@@ -560,7 +578,8 @@ class OffloadStore:
         return None
 
     def _is_stored(self, name: str) -> bool:
-        return name in self.fresh or name in self.latest.units or name in self.scratch.stored
+        known = name in self.fresh or name in self._blank or name in self.latest.units
+        return known or name in self.scratch.stored
 
     def _start_reading(self, name: str) -> str:
         entry = self.entry(name)

@@ -149,6 +149,22 @@ def test_a_rule_with_and_without_a_stage_keeps_its_state(tmp_path):
     twins.expect_same()
 
 
+def test_state_that_was_forgotten_begins_at_zeros(tmp_path):
+    twins = Twins(partial(net_of, False), tmp_path / "net", KEEP)
+    twins.step(*batch(False))
+    for _, rule in twins.each():
+        for state in rule.states():
+            state.forget()
+    # Of the table only some rows get state again.
+    twins.step(*batch(False, 1))
+    twins.net.executor.end()
+    twins.net, twins.there = net_of(False), Adam(lr=0.01)
+    twins.net.offload(tmp_path / "net", KEEP, optimizer=twins.there, resume=True)
+    for k in (2, 3):
+        twins.step(*batch(False, k))
+    twins.expect_same()
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("allowed", [0, 3, 30, 50])
 def test_a_step_that_the_folder_fails_between_parts_is_undone(tmp_path, monkeypatch, allowed):
