@@ -203,6 +203,13 @@ class OffloadExecutor(LayerByLayer):
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
         self._expect_own_process()
+        if self.shelf.replays:
+            raise CallOrderError(
+                "net.step",
+                expected="no other step of the net under way",
+                received="a call from within one, by its measure or loss",
+                advice="step after it has returned, or step a copy.deepcopy of the net",
+            )
         self.bind(request.optimizer)
         chain = UpdateChain(request.optimizer)
         several = [stage for stage in chain.reducers if not stage._alone]

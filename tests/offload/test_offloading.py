@@ -264,6 +264,15 @@ def test_what_runs_between_and_within_recorded_steps(tmp_path, x_y, keep):
     twins.expect_same()
 
 
+def test_a_step_within_a_step_is_refused(tmp_path, x_y):
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y)
+    with pytest.raises(CallOrderError, match="from within one"):
+        twins.net.step(*x_y, twins.there, measure=lambda *_: twins.net.step(*x_y, twins.there))
+    twins.step(*x_y)
+    twins.expect_same()
+
+
 def test_state_of_a_checkpoint_goes_to_the_folder(tmp_path, x_y):
     twins = Twins(net_of, tmp_path / "net", KEEP)
     twins.step(*x_y, times=2)
