@@ -199,8 +199,8 @@ def matrices_of(net: Net) -> list[tuple[Param, bool]]:
 def hold(net: Net, where: str, holder: Holder) -> list[str]:
     """Have matrices of ``net`` in what ``holder`` gives for them; their names.
 
-    Errors: a net that is offloaded, on several ranks or nested. An error of ``holder`` leaves it
-    as it was.
+    Errors: a net that is not in memory, on several ranks or nested. An error of ``holder``
+    leaves it as it was.
     """
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     expect_whole(net, where)

@@ -159,8 +159,8 @@ class Net(GraphBuilder):
     def _filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
         """Return a context in which unfilled parameters get values from ``value_of``, not draws.
 
-        It is called for one parameter after the other, as `_execution_plan` or `offload` need them;
-        an error leaves the net partly filled.
+        It is called for one parameter after the other, as the net or a folder needs them; an
+        error leaves the net partly filled.
         """
         before, self._fill = self._fill, value_of
         try:
@@ -337,8 +337,8 @@ class Net(GraphBuilder):
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device``, a `singanet.device.Device`, and compute there.
 
-        Quantized and bfloat16 weights are moved in their format. Errors: a net that is offloaded or
-        on several ranks; another object.
+        Quantized and bfloat16 weights are moved in their format. Errors: a net that is not in
+        memory or on several ranks; another object.
         """
         if not isinstance(device, Device):
             raise ArgumentError(
@@ -650,7 +650,7 @@ def expect_in_memory(params: Iterable[Param], where: str) -> None:
 
 
 def expect_whole(net: Net, where: str) -> None:
-    """Refuse a net that is offloaded or on several ranks. Errors: `CallOrderError`."""
+    """Refuse a net that is not in memory or on several ranks. Errors: `CallOrderError`."""
     can = net.executor.can
     if not (can.records or can.holds):
         raise CallOrderError(

@@ -88,5 +88,5 @@ def _expect_whole(needed: Iterable[Node]) -> None:
                 "net.upto",
                 expected="a net in memory, to share a part of",
                 received=f"{node.name!r} in a folder or on other processes",
-                advice="call net.onload(), or cut it before it is offloaded or distributed",
+                advice="call net.onload(), or cut it while it is in memory",
             )

@@ -583,7 +583,7 @@ class Optimizer(Counted, Configurable, ABC):
     def _apply_rule_to_rows(self, indices: Array, update: ParamUpdate) -> None:
         """Apply the rule to the rows ``indices``, with the gradients of ``update``.
 
-        The rows of an offloaded table are updated by the table.
+        The rows of a served table are updated by the table.
         """
         elsewhere, constraint = served_by(update.value), update.state.constraint
         rows = RowSparse(indices, update.grad)

@@ -502,7 +502,7 @@ class GradientRound:
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield the reduced gradients for ``items`` of this process, layer by layer.
 
-        Errors: gradients of rows of an offloaded table.
+        Errors: gradients of rows of a served table.
         """
         for item in items:
             for name, value in zip(item[0], item[1], strict=True):
@@ -657,7 +657,7 @@ class GradientRound:
             stage.updated(changed, [by_name[name] for name in changed])
 
     def _pushed(self) -> Iterator[Handed]:
-        """Yield the gradients of the rows of offloaded tables."""
+        """Yield the gradients of the rows of served tables."""
         share = self._reduction.share
         for name, value, grad, scale in self._served:
             yield [name], [value], [grad], scale * share

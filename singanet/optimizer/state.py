@@ -85,7 +85,7 @@ class ParamState:
 
     @property
     def arrays(self) -> list[Array]:
-        """The state arrays. Offloaded arrays are read-only; an assignment ends the offload."""
+        """The state arrays. Stored arrays are read-only; an assignment keeps them here."""
         return self.held if self._home is None else self._home()
 
     @arrays.setter
@@ -94,7 +94,7 @@ class ParamState:
 
     @property
     def is_away(self) -> bool:
-        """Whether the arrays are offloaded."""
+        """Whether the arrays are stored elsewhere."""
         return self._home is not None
 
     def keep_in(
@@ -104,9 +104,10 @@ class ParamState:
         rows: Sequence[slice] = (),
         part: Callable[[slice], AbstractContextManager[list[Array]]] | None = None,
     ) -> None:
-        """Offload the arrays: release them, and read them from ``home`` from now on.
+        """Release the arrays, and read them from ``home`` from now on.
 
-        ``kinds`` are their sizes and dtypes.
+        ``kinds`` are their sizes and dtypes. Of an array that is not read as a whole ``part``
+        returns the arrays of some ``rows``, which may be changed in its block.
         """
         self.held, self._home, self._kinds = [], home, list(kinds)
         self.rows, self._part = rows, part
@@ -143,7 +144,7 @@ class ParamState:
         return [size for size, _ in found], [dtype for _, dtype in found]
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Return the attributes, with copies of offloaded arrays."""
+        """Return the attributes, with copies of stored arrays."""
         state = {name: getattr(self, name) for name in ParamState.__slots__}
         state["seen"] = nothing
         if self._home is not None:
@@ -366,7 +367,7 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
     saved: dict[str, Array] = {}
     for name, state in states.items():
         if not state.step or len(state.arrays) < len(slots):
-            # Not updated, or updated by an offloaded table.
+            # Not updated, or updated by a served table.
             continue
         saved[f"{name}/step"] = np.array(state.step, np.int64)
         if state.rests:

@@ -143,7 +143,7 @@ class Order:
 
     def like(self, param: Param) -> Array:
         """Return an array of the dtype and shape of the gradients of ``param``."""
-        # The outline avoids a read of offloaded values.
+        # The outline avoids a read of stored values.
         return self.settled(param.name, param.value if self.masters else param.outline)
 
     def unknown(self, names: Sequence[str]) -> bool:
