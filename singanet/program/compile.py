@@ -11,14 +11,13 @@ import numpy as np
 
 from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
-from singanet.program.join_lanes import kernels_of, with_lanes_joined
+from singanet.program.join_lanes import kernels_of, moved, with_lanes_joined
 from singanet.program.layout import Layout, plan_arena
 from singanet.program.loads import Loads, with_loads
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
 from singanet.program.trace.recorder import Recorder, no_collections
-from singanet.program.trace.rules import with_gradients_joined
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
 
@@ -193,7 +192,11 @@ def narrow(draft: Draft) -> list[Call]:
 def join_gradients(draft: Draft) -> list[Call]:
     """With the gradients side by side that are updated together."""
     moves = draft.tape.moves
-    return with_gradients_joined(draft.calls, moves) if moves else draft.calls
+    for call in draft.calls if moves else ():
+        if not moves.keys().isdisjoint(call.writes):
+            # A step that is interrupted finds them there.
+            call.once = True
+    return [moved(call, moves) for call in draft.calls] if moves else draft.calls
 
 
 def fold_fills(draft: Draft) -> list[Call]:

@@ -69,6 +69,9 @@ class CallWriter(Protocol):
     def filled_like(self, value: Any, array: Any, *args: Any, **kwargs: Any) -> AbstractArray:
         """Return an array of equal values, laid out as NumPy's ``full_like`` does."""
 
+    def hold(self, array: Any) -> AbstractArray:
+        """Return the place of an array from outside."""
+
     def ref(self, array: Any) -> Ref:
         """Return the place of an array, which may be one from outside."""
 
@@ -505,7 +508,7 @@ def _operands(tape: CallWriter, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(value, ChangingNumber):
             if value not in tape.scalars:
                 tape.scalars.append(value)
-            value = value.array(types[0])
+            value = tape.hold(value.array(types[0]))
         given.append(value)
     return tuple(given)
 

@@ -22,19 +22,17 @@ from singanet.types import Array, RowSparse
 class HostCopy:
     """A copy on the host of a device's buffer, there and back by one transfer each.
 
-    Its memory stays from step to step. A step that an error has left takes it along, as others may
-    write to it still.
+    Its memory stays from step to step, except after an error, since others may still write to it.
     """
 
-    def __init__(self) -> None:
-        self._spare: Array | None = None
-        self.told: Array | None = None
-        """The copy that others sum; None before `tell`."""
+    _spare: Any = None
+    told: Any = None
+    """The copy that others sum; None before `tell`."""
 
     def tell(self, buffer: Any) -> Array:
         """Return a copy of ``buffer`` for others to sum."""
-        spare, self._spare = self._spare, None
-        told = self.told = np.empty(buffer.shape, buffer.dtype) if spare is None else spare
+        told: Array = np.empty(buffer.shape, buffer.dtype) if self._spare is None else self._spare
+        self.told, self._spare = told, None
         buffer.get(out=told)
         return told
 

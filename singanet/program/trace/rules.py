@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from singanet.base.elsewhere import is_library
 from singanet.base.processes import done_whole
@@ -25,10 +27,10 @@ from singanet.optimizer.regularization import Regularizer
 from singanet.optimizer.state import Grads, Names, ParamState, ParamUpdate, Values, check_fit
 from singanet.params.storage import Place, place_of
 from singanet.program.guard import Guard
-from singanet.program.ir import Call, NotRecordableError, Ref
-from singanet.program.join_lanes import moved, relocated
-from singanet.program.trace.foreign_code import is_own
-from singanet.program.trace.layers import is_sparse
+from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
+from singanet.program.join_lanes import relocated
+from singanet.program.trace.foreign_code import arrays_of, is_own, no_draws
+from singanet.program.trace.layers import TrialMemory, is_sparse
 from singanet.program.trace.numbers import StepScalar, number_now
 from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, source_of
 from singanet.program.trace.tape import Tape
@@ -163,6 +165,11 @@ class PendingUpdate(NamedTuple):
     place: Place | None
     summed: bool
 
+    @property
+    def bucket(self) -> Array | None:
+        """The flat array with the value."""
+        return None if self.place is None else self.place.bucket
+
     def precedes(self, other: PendingUpdate) -> bool:
         """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
@@ -210,10 +217,11 @@ class RecordedRule:
         """The layers of parameters by name."""
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
+        self._ours = is_library(type(rule))
         self._by_element = getattr(type(rule), "_sweep", None) is ElementWise._sweep
         # A user's stage may read a layer's parameters after their update.
         self._joins = self._by_element and all(is_library(type(stage)) for stage in stages)
-        self._recordable: bool | None = None
+        self._tried: set[tuple[Any, ...]] = set()
         self._waiting: list[PendingUpdate] = []
         self._room = 0
 
@@ -234,7 +242,7 @@ class RecordedRule:
             elif not self._can_wait(update):
                 self._apply([update])
             else:
-                if self._waiting and self._bucket is not update.place.bucket:  # type: ignore[union-attr]
+                if self._waiting and self._waiting[0].bucket is not update.bucket:
                     # No gradient waits for long.
                     self.update_waiting()
                 self._waiting.append(update)
@@ -284,46 +292,63 @@ class RecordedRule:
         state = self.rule.settle(name, array)
         if is_new:
             self.tape.note(sum(each.nbytes for each in state.arrays), "state")
-        place = place_of(array)
-        return PendingUpdate(self.tape.layer, state, array, grad, scale, place, self.summed)
+        if not self._ours and state.constraint is None and hasattr(scale, "strides"):
+            # By the layers it is a float, which widens no array.
+            scale = scale.astype(array.dtype)
+        place, layer = place_of(array), self.tape.layer
+        update = PendingUpdate(layer, state, array, grad, scale, place, self.summed)
+        if not is_sparse(grad):
+            self._try_out(update)
+        return update
+
+    def _try_out(self, update: PendingUpdate) -> None:
+        """Compare the rule of a user, once a shape, with the calls that it writes.
+
+        Raises `NotRecordableError` if these do not make what it makes.
+        """
+        tape, state, value, scale = self.tape, update.state, update.value, 1 / 3
+        of_array = hasattr(update.scale, "strides")
+        if self._ours or (value.shape, value.dtype, of_array) in self._tried:
+            return
+        restore, mark, rule = self.saved(), len(tape.calls), _copy_of(self.rule)
+        numbers = Numbers(self.rule, [state])
+        with tape.in_blocks(), no_draws(self.rule):
+            given: Any = tape.like(value), tape.like(value), [*map(tape.like, state.arrays)]
+            near: Any = tape.hold(np.full((), scale, update.scale.dtype)) if of_array else scale
+            try:
+                tape.allowed = frozenset(map(id, arrays_of(rule, type(value))))
+                rule.apply_rule(ParamUpdate(*(state, *given, *numbers.read(), near)))
+            except Exception as error:
+                # Of a user's code, which runs by itself then.
+                raise NotRecordableError(str(error)) from error
+            finally:
+                tape.allowed = None
+            trial = TrialMemory(tape, tape.calls[mark:])
+            plain = trial.given(given)
+            rule.apply_rule(ParamUpdate(*(state, *plain, *numbers.now(), scale)))
+            trial.expect_same(plain, given)
+        restore()
+        self._tried.add((value.shape, value.dtype, of_array))
 
     # -- neighbours that are updated together -----------------------------------------------------
-
-    @property
-    def _bucket(self) -> Any:
-        """The bucket of the updates that wait."""
-        return self._waiting[0].place.bucket  # type: ignore[union-attr]
 
     def _can_wait(self, update: PendingUpdate) -> bool:
         """Whether the update can be part of a joint one."""
         state, value, grad, tape = update.state, update.value, update.grad, self.tape
-        if update.place is None or state.constraint is not None or not self._joins:
+        if update.place is None or not self._joins or state.name in self.held:
             return False
-        if state.name in self.held or not getattr(value.flags, "writeable", True):
+        if state.constraint is not None or has_own_schedules(self.rule, state.regularizer):
             return False
-        if grad.dtype != value.dtype or not grad.flags.c_contiguous:
+        if not getattr(value.flags, "writeable", True) or grad.dtype != value.dtype:
             return False
-        if not self.summed:
-            if self.staged and not is_one(update.scale):
-                # The end of an interrupted step knows no scale.
-                return False
-            number = tape.ref(grad).token
-            token = tape.tokens[number]
-            movable = token.held is None and token.writes and token.nbytes == grad.nbytes
-            if not movable or number in tape.moves:
-                return False
-        if has_own_schedules(self.rule, state.regularizer):
-            return False
-        if self._recordable is None:
-            restore = self.saved()
-            try:
-                self._apply([update])
-            except NotRecordableError:
-                self._recordable = False
-            else:
-                self._recordable = True
-            restore()
-        return self._recordable
+        if self.summed or not grad.flags.c_contiguous:
+            return bool(grad.flags.c_contiguous)
+        number = tape.ref(grad).token
+        token = tape.tokens[number]
+        movable = token.held is None and token.writes and token.nbytes == grad.nbytes
+        # The end of an interrupted step knows no scale of a stage.
+        plain = not self.staged or is_one(update.scale)
+        return bool(movable) and number not in tape.moves and plain
 
     def update_waiting(self) -> None:
         """Record the updates that wait for others."""
@@ -485,12 +510,8 @@ def _nothing() -> None:
     """Do nothing, between calls that stay apart."""
 
 
-def with_gradients_joined(
-    calls: Sequence[Call], moves: Mapping[int, tuple[int, int]]
-) -> list[Call]:
-    """Return ``calls`` with the gradients at the places that ``moves`` gives them."""
-    for call in calls:
-        if not moves.keys().isdisjoint(call.writes):
-            # A step that is interrupted finds them there.
-            call.once = True
-    return [moved(call, moves) for call in calls]
+def _copy_of(rule: Any) -> Any:
+    """Return a copy of ``rule`` whose counts, lists, dicts and arrays are its own."""
+    made: Any = object.__new__(type(rule))
+    vars(made).update(map_arrays(vars(rule), np.copy))
+    return made

@@ -73,18 +73,16 @@ class RecordedChain(UpdateChain):
         for reducer in waiting:
             watch_case(guard, reducer)
         names = [p.name for p in trained]
-        # Each stage with its copy, and what tells whether the next step goes another way.
-        self._copies: list[tuple[Any, Any, StageGuard]] = []
+        # Each stage, its copy, and the cases of the next step with the recorded arithmetic.
+        self._copies: list[tuple[Any, Any, list[Hashable]]] = []
         with not_recording():
             # Arrays that a stage keeps beside a stored one are made by its shape.
             values = [p.outline if p.storage.loads else p.value for p in trained]
             for stage in [*outer, *inner] if self.why is None else outer:
                 values = [*stage.settle(names, values)]
                 guard.part(stage)
-        if self.why is None:
-            guard.part(told.rule)
-            if told.rule.case() != ():
-                watch_case(guard, told.rule)
+        if self.why is None and told.rule.case() != ():
+            watch_case(guard, told.rule)
         self.rule = rule = RecordedRule(tape, told.rule, guard, held, inner, bool(waiting))
         self.layers = rule.layers
         made: Any = rule
@@ -119,7 +117,7 @@ class RecordedChain(UpdateChain):
         """Return a copy of ``stage`` around ``inner``, with abstract arrays and its own counts."""
         made: Any = object.__new__(type(stage))
         if guard is not None:
-            self._copies.append((stage, made, watch_case(guard, stage)))
+            self._copies.insert(0, (stage, made, watch_case(guard, stage)))
         own = {key: value for key, value in vars(stage).items() if key != "optimizer"}
         vars(made).update(map_arrays(own, self.tape.place), optimizer=inner)
         if type(stage).skip is not Wrapper.skip:
@@ -193,13 +191,13 @@ class RecordedChain(UpdateChain):
         if self._local and (callable(weight) or weight == 0):
             raise NotRecordableError("a rank that has no samples for a step updates nothing")
         numbers: list[tuple[Any, Array, Array]] = []
-        for stage, copy, watched in self._copies:
+        for stage, copy, cases in self._copies:
             if not stage._weighs:
                 continue
             if not callable(weight):
                 copy.begin(weight)
                 # The count that weighs 1 is known from now on; it was this one all along.
-                watched.allow(copy.case())
+                cases.append(copy.case())
                 if copy._is_even():
                     continue
             if not copy._is_together():
@@ -244,6 +242,9 @@ class RecordedChain(UpdateChain):
         if self._reduced is not None:
             self._reduced.end()
         self.rule.finish()
+        if self.rule.members:
+            # A rule whose updates are Python steps may change as it likes.
+            self.rule.guard.part(self.told.rule)
 
     def _entered(self, items: Iterable[LayerGradients]) -> Iterator[LayerGradients]:
         """Yield ``items``, then record what waits for the last of them."""
@@ -336,37 +337,25 @@ class _WithPython(Wrapper):
         rule.in_python("python step", names, values, (dense, scale), update, filled)
 
 
-class StageGuard:
-    """Whether a stage, or a rule with cases, is as it was when its arithmetic was recorded."""
+def watch_case(guard: Guard, part: Any) -> list[Hashable]:
+    """Let ``guard`` see whether a stage, or a rule with cases, was changed or is in another case.
 
-    def __init__(self, stage: Any) -> None:
-        self._stage = stage
-        self._cases = [stage.case()]
-        names = [
-            name
-            for name, value in vars(stage).items()
-            if not name.startswith("_") or isinstance(value, (dict, np.ndarray))
-        ]
-        self._get = attrgetter(*names, "__class__", "__class__")
-        self._before = self._get(stage)
+    Returns the list of the cases with the recorded arithmetic, which the caller may add to.
+    """
+    cases = [part.case()]
+    names = [
+        name
+        for name, value in vars(part).items()
+        if not name.startswith("_") or isinstance(value, (dict, np.ndarray))
+    ]
+    get = attrgetter(*names, "__class__", "__class__")
+    before = get(part)
 
-    def holds(self) -> bool:
-        """Whether attributes are the same objects, and the next step is of the same case."""
-        same = not any(map(is_not, self._get(self._stage), self._before))
-        return same and self._stage.case() in self._cases
+    def holds() -> bool:
+        return not any(map(is_not, get(part), before)) and part.case() in cases
 
-    def allow(self, case: Hashable) -> None:
-        """Let another case hold, whose arithmetic is the same."""
-        if case not in self._cases:
-            self._cases.append(case)
-
-
-def watch_case(guard: Guard, part: Any) -> StageGuard:
-    """Let ``guard`` see whether a stage, or a rule with cases, goes another way."""
-    watching = StageGuard(part)
-    what = "a stage of the optimizer was changed, or its next step is of another kind"
-    guard.watch(what, watching.holds)
-    return watching
+    guard.watch("a stage of the optimizer was changed, or its next step is of another kind", holds)
+    return cases
 
 
 def _refusal(parts: Iterable[Any]) -> str | None:

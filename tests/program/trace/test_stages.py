@@ -289,6 +289,105 @@ def test_users_optimizers_are_recorded_or_python_steps_of_the_whole(name):
         assert getattr(first, counted, None) == getattr(second, counted, None)
 
 
+def rule_of(sweep):
+    """A user's rule that says that it is arithmetic, ``sweep(rule, w, g, seen, rate)``."""
+
+    class Own(kinds.Optimizer):
+        pure = True
+        slots = ("seen",)
+        _calls = 0
+
+        def _scalars(self, state, rate):
+            return (rate,)
+
+        def _sweep(self, update):
+            seen = update.arrays[0].reshape(update.value.shape)
+            sweep(self, update.value, update.grad * update.scale, seen, *update.scalars)
+
+        def _sweep_rows(self, indices, update):
+            raise AssertionError
+
+    return Own
+
+
+class Elements(kinds.ElementWise):
+    """As `rule_of`, by elements."""
+
+    pure = True
+
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        xp.sign(g, out=s)
+        xp.multiply(s, numbers[0], out=s)
+        xp.subtract(w, s, out=w)
+
+
+class CountedElements(Elements):
+    _calls = 0
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        self._calls += 1
+        super()._rule(xp, w, g, arrays, s, numbers[0] / self._calls)
+
+
+def signed(rule, w, g, seen, rate):
+    seen += abs(g)
+    w -= rate * np.sign(g) * seen / seen.max()
+
+
+def clipped_whole(rule, w, g, seen, rate):
+    g = np.clip(g, -0.01, 0.01) + np.tanh(w)
+    w[...] = w - rate * g / (1 + np.linalg.norm(g))
+
+
+def counted(rule, w, g, seen, rate):
+    rule._calls += 1
+    w -= rate / rule._calls * g
+
+
+def drawn(rule, w, g, seen, rate):
+    w -= np.random.rand() * rate * g
+
+
+def looked_at(rule, w, g, seen, rate):
+    if g.max() > 0:
+        w -= rate * g
+
+
+def beside(rule, w, g, seen, rate):
+    w -= np.full(w.shape, 0.1, np.float32) * g
+
+
+RULES_OF_USERS = {
+    # The words of the notes; None: it is recorded.
+    "elements": (Elements, None),
+    "whole arrays": (rule_of(signed), None),
+    "functions": (rule_of(clipped_whole), None),
+    "counted elements": (CountedElements, "do not make what it makes"),
+    "counted": (rule_of(counted), "do not make what it makes"),
+    "drawn": (rule_of(drawn), "do not make what it makes"),
+    "looked at": (rule_of(looked_at), "__bool__"),
+    "beside": (rule_of(beside), "no kernel is known"),
+}
+
+
+@pytest.mark.parametrize("name", RULES_OF_USERS)
+@pytest.mark.parametrize("stage", [None, "clipped mean"])
+def test_a_rule_in_array_arithmetic_is_recorded_if_it_is_that_alone(name, stage):
+    kind, words = RULES_OF_USERS[name]
+    twins = Twins(net, lambda: STAGES[stage](kind(0.1)) if stage else kind(0.1))
+    for number, batch in enumerate(BATCHES[:6]):
+        for one, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            np.random.seed(number)
+            one.step(*batch, optimizer)
+        twins.expect_equal()
+    notes = twins.expect_recorded()
+    assert bool(notes) == (words is not None)
+    assert all(words in note for note in notes)
+
+
 def test_dear_python_steps_are_told_once_and_kernels_not():
     made, quick, optimizer = net(), net(), Slow(lr=0.1)
     with warnings.catch_warnings(record=True) as told:
