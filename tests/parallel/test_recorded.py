@@ -11,7 +11,7 @@ import singanet
 from singanet.errors import CallOrderError, RankError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, L2Constraint
 from singanet.parallel import AllReduce, Sharded
 from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import strict_device, watch_device
@@ -121,6 +121,14 @@ def test_a_rule_of_ones_own_gets_the_sums_in_a_python_step_that_is_told():
     by_layers, recorded = (of_ranks(wrap, by) for by in ((), (0, 1)))
     expect_same(by_layers, recorded)
     assert any("Plain is not singanet's" in note for note in recorded[0][0].programs.notes)
+
+
+def test_a_bound_of_the_norm_sees_the_factor_of_the_sums():
+    wrap = lambda comm: AllReduce(SGD(0.1, constraint=L2Constraint(1e-3)), comm)  # noqa: E731
+    by_layers, recorded = (of_ranks(wrap, by) for by in ((), (0, 1)))
+    expect_same(by_layers, recorded)
+    assert recorded[0][0].programs.reports()
+    assert not recorded[0][0].programs.refusals
 
 
 def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):

@@ -675,6 +675,8 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     name = getattr(func, "__name__", func)
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
         raise NotRecordableError(f"{name}, whose result is as long as the values say")
+    if func is np.where:
+        args = args[0], *_operands(tape, args[1:])
     if func is np.copyto:
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
