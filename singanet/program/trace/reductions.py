@@ -51,6 +51,7 @@ class RecordedReduction(Reduction):
 
     def __init__(self, tape: Tape, made: Reduction, join: Callable[[Any], Any]) -> None:
         self.tape, self._made, self._join = tape, made, join
+        self._on_device = tape.lowering is not ON_HOST
         self.window, self.traffic, self.rows_first = made.window, made.traffic, made.rows_first
         self.cutting = None if made.cutting is None else RecordedShardPlan(self, made.cutting)
         self._factor = StepScalar(lambda: made.factor, late=True)
@@ -120,15 +121,16 @@ class RecordedReduction(Reduction):
             raise NotRecordableError("a step that does not reach all parameters")
         if None in sources.values() or sources.keys() != {*filter(self.is_rows, names)}:
             raise NotRecordableError(f"{one_of(names)}: a gradient of another kind than before")
-        copy = self._copy_of(names, buffer)
+        # Not this object, with which the tape would live as long as the program.
+        copy, made, on_device = self._copy_of(names, buffer), self._made, self._on_device
 
         def start(scales: Any, buffer: Array | None = None) -> None:
             now: dict[str, Any] = {name: of and of.now() for name, of in sources.items()}
             told = buffer if copy is None else copy.tell(buffer)
-            self._made.start(names, told, [*map(number_now, scales)], now)
-            if self.tape.lowering is not ON_HOST:
+            made.start(names, told, [*map(number_now, scales)], now)
+            if on_device:
                 # The host has no other turn while kernels run.
-                self._made.test()
+                made.test()
 
         self.call("start", start, scales, entry=names, buffer=buffer)
 
@@ -137,11 +139,11 @@ class RecordedReduction(Reduction):
 
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
         found: dict[str, Any] = {}
-        copy = self._copy_of(names, buffer)
+        copy, made = self._copy_of(names, buffer), self._made
 
         def finish(buffer: Array | None = None) -> None:
             told = buffer if copy is None else copy.told
-            found.update(zip(names, self._made.finish(names, told), strict=True))
+            found.update(zip(names, made.finish(names, told), strict=True))
             if copy is not None:
                 copy.hear(buffer)
 
@@ -153,7 +155,7 @@ class RecordedReduction(Reduction):
 
     def _copy_of(self, names: Sequence[str], buffer: Array | None) -> HostCopy | None:
         """Return the copy of the ``buffer`` of an entry that others see; None for itself."""
-        if buffer is None or self.tape.lowering is ON_HOST:
+        if buffer is None or not self._on_device:
             return None
         like = next(self.like(name) for name in names if not self.is_rows(name))
         if not on_host(self._made.module(like)):
@@ -171,9 +173,10 @@ class RecordedReduction(Reduction):
         """As `Reducer.joined`, of a number that a kernel makes."""
         place: Any = self.tape.new((), np.float64)
         np.copyto(place, total)
+        joined = self._join
 
         def join(made: Array) -> None:
-            made[...] = self._join(made[()])
+            made[...] = joined(made[()])
 
         self.call("join", join, buffer=place)
         return place
@@ -241,14 +244,13 @@ class RecordedShardPlan(ShardPlan):
             self._written.call("pass over", partial(self._made.pass_over, list(names)))
 
     def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
-        arrays = [*targets]
-        sources = [source_of(grad) for grad in grads]
+        sources, made = [source_of(grad) for grad in grads], self._made
 
         def tell(*arrays: Array) -> None:
             rows = [None if source is None else source.now() for source in sources]
-            self._made.tell(names, arrays, rows)
+            made.tell(names, arrays, rows)
 
-        self._written.call("tell", tell, entry=names, filled=arrays)
+        self._written.call("tell", tell, entry=names, filled=[*targets])
 
     def hear(self) -> None:
         self._written.call("hear", self._made.hear)
