@@ -12,6 +12,7 @@ from singanet.errors import CallOrderError, RankError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, L2Constraint
+from singanet.optimizer.averaged import Averaged
 from singanet.parallel import AllReduce, Sharded
 from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import strict_device, watch_device
@@ -121,6 +122,21 @@ def test_a_rule_of_ones_own_gets_the_sums_in_a_python_step_that_is_told():
     by_layers, recorded = (of_ranks(wrap, by) for by in ((), (0, 1)))
     expect_same(by_layers, recorded)
     assert any("Plain is not singanet's" in note for note in recorded[0][0].programs.notes)
+
+
+def test_averages_around_a_sum_follow_the_updates_of_a_rule_of_ones_own():
+    def work(comm, enabled):
+        net, optimizer = uneven_net(), Averaged(AllReduce(Plain(), comm), 0.5)
+        net.programs.enabled = enabled
+        optimizer.begin_with(net.params())
+        for _ in range(5):
+            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        return net.programs, optimizer.averages
+
+    layers, recorded = (together(lambda comm, on=on: work(comm, on)) for on in (False, True))
+    for (_, one), (programs, other) in zip(layers, recorded, strict=True):
+        assert any("Plain is not singanet's" in note for note in programs.notes)
+        np.testing.assert_equal(one, other)
 
 
 def test_a_bound_of_the_norm_sees_the_factor_of_the_sums():

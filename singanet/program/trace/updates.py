@@ -61,7 +61,9 @@ class RecordedChain(UpdateChain):
         waiting = [r for r in told.reducers if not (r._alone or r._local)]
         stages: list[Any] = [s for s in told.stages if not s.traits.waits or s in waiting]
         at = stages.index(waiting[0]) + 1 if waiting else 0
-        outer, inner = stages[: max(at - 1, 0)], stages[at:]
+        # The stages around a reducer see sums alone, of updates in Python too.
+        self._outer = outer = stages[: max(at - 1, 0)]
+        inner = stages[at:]
         if waiting:
             self._expect_settled(waiting, trained)
         refused = _refusal(outer)
@@ -128,17 +130,17 @@ class RecordedChain(UpdateChain):
 
             vars(made)["update"] = update
         if type(stage).end is not Wrapper.end:
-            vars(made)["end"] = partial(self._end, stage, type(stage).end, made)
+            vars(made)["end"] = partial(self._end, stage, made)
         return made
 
-    def _end(self, stage: Any, function: Callable[[Any], None], made: Any) -> None:
-        """Record the end of a step for ``stage`` by its copy, or as a Python step.
+    def _end(self, stage: Any, made: Any) -> None:
+        """Record the end of a step for ``stage`` by its copy ``made``, or as a Python step.
 
-        Raises `NotRecordableError` if only some updates were Python steps.
+        Raises `NotRecordableError` if only some updates behind it were Python steps.
         """
         self.tape.layer, self.tape.phase = "", "update"
-        if not self.reasons:
-            function(made)
+        if not self.reasons or stage in self._outer:
+            type(stage).end(made)
         elif self.rule.members:
             raise NotRecordableError("the end of a step of which some updates are Python steps")
         else:
