@@ -19,10 +19,10 @@ from singanet.testing import strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
-from tests.kit.nets import uneven_net, values_of
+from tests.kit.nets import uneven_net, values_of, words_net
 from tests.kit.optimizers import Plain
 from tests.kit.ranks import expect_same_bits, expect_same_values, together
-from tests.parallel.reductions.reducer_settings import SETTINGS
+from tests.parallel.reductions.reducer_settings import SETTINGS, WORDS
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -145,6 +145,21 @@ def test_a_bound_of_the_norm_sees_the_factor_of_the_sums():
     expect_same(by_layers, recorded)
     assert recorded[0][0].programs.reports()
     assert not recorded[0][0].programs.refusals
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_rows_that_are_gathered_before_a_sum_are_recorded(mean, monkeypatch):
+    monkeypatch.setitem(globals(), "X", WORDS)
+    counts = (24,) * 7 + (15,) * 6
+    wrap = lambda comm: Accumulator(AllReduce(SGD(0.1, 0.9), comm), 2 + (not mean), mean)  # noqa: E731
+    by_layers, recorded = (
+        of_ranks(wrap, by, build=words_net, counts=counts) for by in ((), (0, 1))
+    )
+    expect_same(by_layers, recorded)
+    for net, *_ in recorded:
+        assert net.programs.reports()
+        assert not net.programs.refusals
+        assert not net.programs.notes
 
 
 def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):

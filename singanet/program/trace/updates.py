@@ -23,7 +23,6 @@ from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.lowering import ON_HOST
 from singanet.program.trace.abstract import not_recording
-from singanet.program.trace.layers import is_sparse
 from singanet.program.trace.numbers import number_now
 from singanet.program.trace.reductions import RecordedReduction
 from singanet.program.trace.rules import RecordedRule
@@ -97,7 +96,6 @@ class RecordedChain(UpdateChain):
             made = self._reducing(reducer, made)
         for stage in reversed(outer):
             made = self._copy_of(stage, made, guard)
-        self._reads_before = any(stage.traits.reads != "nothing" for stage in outer)
         super().__init__(made)
         self._weighs = self._weighs or bool(self._local)
 
@@ -255,8 +253,6 @@ class RecordedChain(UpdateChain):
             self.held.count(item[0], self.tape)
             if item[0]:
                 self.tape.layer, self.tape.phase = item.layer, "update"
-            if self._reads_before and any(map(is_sparse, item[2])):
-                raise NotRecordableError("rows of a table that are gathered before a reduction")
             yield item
             del item
         self.rule.update_waiting()

@@ -291,7 +291,8 @@ SETTINGS = {
     "told later": Setting(**CHANGED, change=tell_later),
     "clip layer": Setting(inside=CLIPS["layer"], norm=True),
     "by turns": Setting(
-        **CHANGED, change=BY_TURNS, every=3, counts=(6, 11, 16) * 7, not_recorded="gathered before",
+        **CHANGED, change=BY_TURNS, every=3, counts=(6, 11, 16) * 7,
+        not_recorded="a gradient of another kind",
     ),
     "sum": Setting(
         build=lambda: with_loss(SoftmaxCrossEntropy(reduction="sum")),
@@ -317,7 +318,7 @@ SETTINGS = {
     "frozen": Setting(**CHANGED, change=FROZEN),
     "by turns, clip global": Setting(
         **CHANGED, change=BY_TURNS, every=3, counts=(6, 11, 16) * 7,
-        inside=CLIPS["global"], norm=True, not_recorded="waits for other processes|gathered before",
+        inside=CLIPS["global"], norm=True, not_recorded="waits for other processes|another kind",
     ),
     "rows, ignored": Setting(
         build=ignoring_words, x=WORDS, losses=False, told="?", near=(1e-9, 1e-12),
