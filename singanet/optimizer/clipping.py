@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -314,21 +315,26 @@ class ClipByValue(Wrapper):
                 return
             names, values = [n for n, _, _ in jobs], [v for _, v, _ in jobs]
             grads = [g for *_, g in jobs]
-        yield names, values, [self._clipped(grad, scale) for grad in grads], 1.0
+        yield names, values, [_clipped(self.limit, grad, scale) for grad in grads], 1.0
 
-    def _clipped(self, grad: Grad, scale: Scale) -> Grad:
-        if grad is None:
-            return None
-        if isinstance(grad, tuple):
-            indices, rows = grad
-            return RowSparse(indices, self._clip(rows, scale))
-        return self._clip(grad, scale)
 
-    def _clip(self, array: Array, scale: Scale) -> Array:
-        xp = ops_for(array).xp
-        if not is_one(scale):
-            array = array * in_type(xp, scale, array.dtype)
-        return xp.clip(array, -self.limit, self.limit)
+def _clipped(limit: float, grad: Grad, scale: Scale) -> Grad:
+    """Clip every element of ``scale`` · ``grad``."""
+    if grad is None:
+        return None
+    if isinstance(grad, tuple):
+        rows = ops_for(grad[1]).map_rows(partial(_clipped_rows, limit), *grad, scale)
+        return RowSparse(*rows)
+    xp = ops_for(grad).xp
+    if not is_one(scale):
+        grad = grad * in_type(xp, scale, grad.dtype)
+    clipped: Array = xp.clip(grad, -limit, limit)
+    return clipped
+
+
+def _clipped_rows(limit: float, grad: RowSparse, scale: Scale) -> RowSparse:
+    rows: Any = _clipped(limit, grad.rows, scale)
+    return RowSparse(grad.indices, rows)
 
 
 def _is_clipped_elsewhere(value: Array) -> bool:

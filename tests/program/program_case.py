@@ -207,12 +207,10 @@ STAGES = {
         kinds.Accumulator(kinds.ClipByLayerNorm(o, 1e-3), 2), 0.1
     ),
     "mean of norm": lambda o: kinds.Accumulator(kinds.ClipByGlobalNorm(o, 1e-3), 2),
-    # Each of them reads rows of a table in Python.
     "ClipByValue": lambda o: kinds.ClipByValue(o, 0.01),
     "mean of clipped": lambda o: kinds.ClipByValue(kinds.Accumulator(o, 2), 0.01),
     "value of norm": lambda o: kinds.ClipByRunningNorm(kinds.ClipByValue(o, 1e-3), 0.1, 0.5),
 }
-OF_VALUES = {"ClipByValue", "mean of clipped", "value of norm"}
 OPTIONS = {
     "scheduled": {},
     "constant, decay": {"lr": 0.01, "weight_decay": 0.01},
