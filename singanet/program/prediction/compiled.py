@@ -44,7 +44,7 @@ from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
 from singanet.program.report import ProgramReport
 from singanet.program.trace.foreign_code import is_own
-from singanet.program.trace.layers import TracedStep, copied
+from singanet.program.trace.layers import RecordedNode, copied
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array, Shape
 
@@ -514,5 +514,5 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
 
 def _read_in_python(recorder: Recorder) -> set[int]:
     """Ids of the parameters of layers whose own Python runs."""
-    steps = [step for step in recorder.plan.steps if isinstance(step, TracedStep)]
+    steps = [step for step in recorder.plan.steps if isinstance(step, RecordedNode)]
     return {id(p) for step in steps if step.recorded.reasons for p in step.layer.params.values()}

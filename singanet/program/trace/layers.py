@@ -200,7 +200,7 @@ def is_sparse(grad: Any) -> TypeGuard[RowSparse]:
     return isinstance(grad, RowSparse)
 
 
-class TracedStep(NodeStep):
+class RecordedNode(NodeStep):
     """A step of a plan whose layer writes its kernels on ``tape``."""
 
     __slots__ = ("recorded",)
@@ -208,11 +208,11 @@ class TracedStep(NodeStep):
     def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
         for name in NodeStep.__slots__:
             setattr(self, name, getattr(step, name))
-        self.recorded = TracedLayer(step, net, tape)
+        self.recorded = RecordedLayer(step, net, tape)
         self.layer = self.recorded  # type: ignore[assignment]
 
     def params(self) -> dict[str, Any]:
-        """The live arrays, traced, and matrices that are held in fewer bits.
+        """The places of the live arrays, and matrices that are held in fewer bits.
 
         Raises `NotRecordableError` for one that has to come whole.
         """
@@ -237,7 +237,7 @@ class TracedStep(NodeStep):
         }
 
 
-class TracedLayer:
+class RecordedLayer:
     """A layer as a walk sees it: its two passes, and its parameters."""
 
     def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
@@ -265,7 +265,7 @@ class TracedLayer:
 
     @staticmethod
     def matrices() -> dict[str, bool]:
-        """None: what is traced are arrays, or held."""
+        """None: parameters are abstract arrays, or held."""
         return {}
 
     def forward(self, ctx: Context, x: Any) -> Any:
@@ -405,7 +405,7 @@ class TracedLayer:
         call.barrier = True
 
 
-def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
+def recorded_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
     """``plan`` with layers that write on ``tape``. Raises `NotRecordableError`."""
     layers = {id(step.layer): step.layer for step in plan.steps}.values()
     params = [id(param) for layer in layers for param in layer.params.values()]
@@ -413,7 +413,7 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
         raise NotRecordableError("a parameter that was shared after the net had been sorted")
     made = object.__new__(type(plan))
     made.__dict__.update(plan.__dict__)
-    made.take([TracedStep(step, net, tape) for step in plan.steps])
+    made.take([RecordedNode(step, net, tape) for step in plan.steps])
     return made
 
 

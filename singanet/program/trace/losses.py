@@ -64,7 +64,7 @@ class LossStep:
         self._count = 0
 
     def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
-        """The feed of the net beside its inputs, from the batch's ``y`` and ``weight``, traced."""
+        """The feed of the net beside its inputs, from abstract ``y`` and ``weight`` of a batch."""
         return {}
 
     def record(
@@ -72,7 +72,7 @@ class LossStep:
     ) -> dict[str, Any]:
         """Write the step down; the gradients by the name of the output.
 
-        ``y`` and ``weight`` are what the batch gives, traced. It ``looks`` at loss and metric, but
+        ``y`` and ``weight`` are abstract arrays of the batch. It ``looks`` at loss and metric, but
         not in a pass for the norm of the gradients, which may be ``scaled``.
         """
         tape.layer, tape.phase = "loss", "loss"
@@ -260,7 +260,7 @@ def _nothing(losses: Array, outputs: Any) -> None:
 
 
 class Traces(Protocol):
-    """A recording with a net's passes, traced: a `Recorder`."""
+    """A recording with the passes of a net: a `Recorder`."""
 
     net: Net
     tape: Tape
@@ -283,7 +283,7 @@ class Traces(Protocol):
 class RecordedStep:
     """Writes a step down for the tape of ``recorder``; a `Carrier`.
 
-    It is of the batch ``given``, traced, with targets and weights ``beside``.
+    It is of the batch ``given`` in abstract arrays, with targets and weights ``beside``.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ from singanet.program.trace.abstract import hollow
 from singanet.program.trace.caches import ReplayCaches
 from singanet.program.trace.foreign_code import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
-from singanet.program.trace.layers import TracedLayer, own, traced_plan
+from singanet.program.trace.layers import RecordedLayer, own, recorded_plan
 from singanet.program.trace.losses import (
     LossOfHead,
     LossStep,
@@ -86,7 +86,7 @@ class Recorder:
                 raise NotRecordableError(
                     f"the sparse input {step.name!r}, whose entries are others in each batch"
                 )
-        self.plan: Plan = traced_plan(plan, self.net, self.tape)
+        self.plan: Plan = recorded_plan(plan, self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
@@ -307,8 +307,8 @@ class Recorder:
 
     def _python_steps(self) -> list[str]:
         """The layers that run in Python, and why."""
-        traced: list[TracedLayer] = [step.recorded for step in self.plan.steps]  # type: ignore[attr-defined]
-        return [f"layer {one.name!r}, {one.reasons[0]}" for one in traced if one.reasons]
+        layers: list[RecordedLayer] = [step.recorded for step in self.plan.steps]  # type: ignore[attr-defined]
+        return [f"layer {one.name!r}, {one.reasons[0]}" for one in layers if one.reasons]
 
     def finish(self) -> frozenset[int]:
         """Gather notes and what the guard has to watch; the ids of the net's arrays.
@@ -316,10 +316,10 @@ class Recorder:
         Once only, since the kernels are let go.
         """
         for step in self.plan.steps:
-            traced: TracedLayer = step.recorded  # type: ignore[attr-defined]
-            self.notes += [f"layer {step.owner!r}, {reason}" for reason in traced.reasons]
-            if not traced.reasons:
-                self.guard.part(traced.layer)
+            recorded: RecordedLayer = step.recorded  # type: ignore[attr-defined]
+            self.notes += [f"layer {step.owner!r}, {reason}" for reason in recorded.reasons]
+            if not recorded.reasons:
+                self.guard.part(recorded.layer)
         loss = self.net.loss if self.of_loss else None
         if self.loss is not None and self.loss.note:
             self.notes.append(self.loss.note)
