@@ -200,6 +200,7 @@ class RecordedReduction(Reduction):
         tokens = [self.tape.ref(array).token for scalar in self._late for array in scalar.arrays]
         for call in self._weighings:
             call.writes = tuple(dict.fromkeys(tokens))
+        self.cutting = None
 
     def call(
         self,

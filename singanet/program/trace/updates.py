@@ -245,6 +245,9 @@ class RecordedChain(UpdateChain):
         if self.rule.members:
             # A rule whose updates are Python steps may change as it likes.
             self.rule.guard.part(self.told.rule)
+        # Copies know themselves and this chain, and so the tape: no collector need come for it.
+        for stage in self.stages:
+            vars(stage).clear()
 
     def _entered(self, items: Iterable[LayerGradients]) -> Iterator[LayerGradients]:
         """Yield ``items``, then record what waits for the last of them."""

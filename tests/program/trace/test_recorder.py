@@ -1,11 +1,16 @@
 """What surrounds a recording: Python's collector is kept from what stays."""
 
 import gc
+import weakref
 
 import pytest
 
+from singanet.optimizer import Accumulator, ClipByGlobalNorm, ClipByRunningNorm
+from singanet.parallel import AllReduce, Sharded
 from singanet.program.trace import recorder
 from singanet.program.trace.recorder import no_collections
+from tests.kit.ranks import together
+from tests.program.program_case import IMAGES, adam, sgd
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,3 +67,36 @@ def test_a_collector_that_is_off_stays_off():
     with no_collections(), no_collections():
         pass
     assert not gc.isenabled()
+
+
+OPTIMIZERS = {
+    "rule": lambda comm: sgd(),
+    "stages": lambda comm: Accumulator(ClipByRunningNorm(adam(), 0.1), 2),
+    "norm": lambda comm: ClipByGlobalNorm(sgd(), 0.1),
+    "sums": lambda comm: Accumulator(AllReduce(ClipByGlobalNorm(sgd(), 0.1), comm), 2),
+    "parts": lambda comm: Sharded(adam(), comm, 2, smallest=100),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_tape_goes_with_its_recording_and_needs_no_collector(name, monkeypatch):
+    tapes = []
+
+    class Known(recorder.Tape):
+        def __init__(self):
+            super().__init__()
+            tapes.append(weakref.ref(self))
+
+    monkeypatch.setattr(recorder, "Tape", Known)
+
+    def work(comm):
+        net, optimizer = IMAGES.make(), OPTIMIZERS[name](comm)
+        for batch in IMAGES.batches(5):
+            net.step(*batch, optimizer)
+        return net
+
+    gc.disable()
+    nets = together(work)
+    assert all(net.programs.reports() for net in nets)
+    assert tapes
+    assert not any(tape() for tape in tapes)
