@@ -206,6 +206,22 @@ def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, w
     twins.expect_same()
 
 
+@pytest.mark.parametrize("rule", [
+    lambda: opt.AccumulatingAdam(lr=0.01, every=2),
+    lambda: opt.ClipByValue(Adam(lr=0.01), 0.1), lambda: opt.ClipByLayerNorm(Adam(lr=0.01), 0.1),
+    lambda: opt.ClipByRunningNorm(Adam(lr=0.01), 1.5),
+    lambda: opt.BlockCoordinate(Adam(lr=0.01), steps=2),
+    lambda: opt.Accumulator(opt.ClipByGlobalNorm(Adam(lr=0.01), 0.1), 3),
+    lambda: Adam(lr=0.01, constraint=opt.MaxNorm(0.5)),
+    lambda: Adam(lr=0.01, regularizer=opt.L2Regularizer(lambda step: 0.1 / (1 + step))),
+])  # fmt: skip
+def test_stages_are_recorded_and_those_in_memory(tmp_path, x_y, rule):
+    twins = Twins(net_of, tmp_path / "net", KEEP, rule)
+    twins.step(*x_y, times=5)
+    assert not twins.net.executor.programs.refusals
+    twins.expect_same()
+
+
 def test_a_read_that_fails_within_a_step_undoes_it(tmp_path, monkeypatch, x_y):
     twins = Twins(net_of, tmp_path / "net", KEEP)
     twins.step(*x_y)
