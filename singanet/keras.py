@@ -46,7 +46,7 @@ from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.params.param_files import param_sources
 from singanet.saving.codecs.describe import KERAS, RANDOM, keras_layer, weighed
-from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, WeightGroup, unknown
 from singanet.saving.codecs.operations import OPERATIONS
 from singanet.types import Shape
 
@@ -207,7 +207,7 @@ class _Model:
         groups = numbered([entry["class_name"] for entry in kept])
         names = [entry["config"]["name"] for entry in kept]
         self.places = {n: f"{place}{group}" for n, group in zip(names, groups, strict=True)}
-        self.made: dict[str, Sequence[Layer | Graph] | _Model] = {}
+        self.made: dict[str, Sequence[Layer | LayerGraph] | _Model] = {}
         if kind == "Sequential":
             self._chain(entries, config)
         else:
@@ -332,7 +332,7 @@ class _Model:
         if unread:
             sources = [_without_mask(symbol) for symbol in sources]
         for part in made:
-            if isinstance(part, Graph):
+            if isinstance(part, LayerGraph):
                 sources = list(part.apply(sources))
             else:
                 sources = [self.drawing.apply(part, sources, where)]
@@ -361,7 +361,7 @@ class _Model:
 
     def _make(
         self, call: _Call, sources: list[Symbol], where: str
-    ) -> Sequence[Layer | Graph] | _Model:
+    ) -> Sequence[Layer | LayerGraph] | _Model:
         entry, name = call.entry, call.key[0]
         kind, config = str(entry["class_name"]), entry["config"]
         place = self.places.get(name, "")
@@ -387,7 +387,7 @@ class _Model:
             self.drawing.unchanged.append(name)
         whole: list[Layer] = []
         for part in made:
-            whole += part.layers if isinstance(part, Graph) else [part]
+            whole += part.layers if isinstance(part, LayerGraph) else [part]
         for layer in whole:
             if not self.trainable or config.get("trainable", True) is False:
                 layer.trainable = False

@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.base.arguments import Budget
+from singanet.layers.counting import multiply_adds
 from singanet.saving.codecs.describe import ELEMENT_BY_ELEMENT, MEASURED, operators
 from singanet.saving.codecs.onnx.use import Sheet, Use
 from singanet.saving.codecs.onnx.values import (
@@ -31,7 +32,6 @@ from singanet.saving.codecs.onnx.values import (
     split_sizes,
 )
 from singanet.saving.codecs.onnx.written import DTYPES
-from singanet.summary import multiply_adds
 from singanet.types import Array
 
 MOST = 1 << 22

@@ -52,7 +52,7 @@ class ArrayStore(Protocol):
         """Return an array, read-only."""
 
 
-class Stored(NamedTuple):
+class LoadedArray(NamedTuple):
     """The memory of an array of ``store``, which is loaded for the calls that use it."""
 
     store: ArrayStore
@@ -170,7 +170,7 @@ class Loads:
                 self._changed.notify_all()
 
 
-class Use(NamedTuple):
+class ArrayUse(NamedTuple):
     """The calls from ``first`` to ``last``, during which the array of ``token`` is loaded.
 
     It is the ``number``-th that is released.
@@ -192,7 +192,7 @@ def with_loads(
     Calls have arrays of ``beside`` bytes of their own. Raises `NotRecordableError` if there is too
     little memory for a layer.
     """
-    stored = {k: token.held for k, token in enumerate(tokens) if type(token.held) is Stored}
+    stored = {k: token.held for k, token in enumerate(tokens) if type(token.held) is LoadedArray}
     uses = _uses(calls, stored)
     if not uses:
         return [*calls], [*kernels], None
@@ -244,7 +244,7 @@ def _kernel(call: Call) -> Kernel:
     return Kernel(call.name, (), (), call.layer, call.phase, barrier=True)
 
 
-def _uses(calls: Sequence[Call], stored: Mapping[int, Stored]) -> list[Use]:
+def _uses(calls: Sequence[Call], stored: Mapping[int, LoadedArray]) -> list[ArrayUse]:
     """The uses of what is stored, by their first calls: by the calls of one layer one way."""
     found: dict[int, list[tuple[int, bool]]] = {}
     for at, call in enumerate(calls):
@@ -260,13 +260,13 @@ def _uses(calls: Sequence[Call], stored: Mapping[int, Stored]) -> list[Use]:
         for _, group in groupby(each, way):
             numbers, changes = zip(*group, strict=True)
             nbytes = stored[token].nbytes
-            uses.append(Use(token, numbers[0], numbers[-1], any(changes), nbytes))
+            uses.append(ArrayUse(token, numbers[0], numbers[-1], any(changes), nbytes))
     uses.sort(key=lambda use: use.last)
     uses = [use._replace(number=number) for number, use in enumerate(uses, 1)]
     return sorted(uses, key=lambda use: use.first)
 
 
-def _kept(uses: Sequence[Use], most: int) -> dict[int, int]:
+def _kept(uses: Sequence[ArrayUse], most: int) -> dict[int, int]:
     """The bytes of the arrays that stay in memory, by token: of those that are used most often.
 
     Beside them there is twice the room of the arrays that are used at a time.
@@ -285,7 +285,7 @@ def _kept(uses: Sequence[Use], most: int) -> dict[int, int]:
     return {token: counts[token][0] for token in order[:count]}
 
 
-def _at_a_time(uses: Sequence[Use], kept: Mapping[int, int]) -> int:
+def _at_a_time(uses: Sequence[ArrayUse], kept: Mapping[int, int]) -> int:
     """The most bytes of arrays that are used at a time and not ``kept``."""
     changes = []
     for use in uses:
@@ -298,10 +298,10 @@ def _at_a_time(uses: Sequence[Use], kept: Mapping[int, int]) -> int:
     return most
 
 
-def _starts(uses: Sequence[Use], kept: Mapping[int, int], room: int) -> list[int]:
+def _starts(uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int) -> list[int]:
     """For each use after how many releases there is room for its array, or its first call comes."""
     free = room - sum(map(_aligned, kept.values()))
-    held: list[tuple[int, Use]] = []
+    held: list[tuple[int, ArrayUse]] = []
     written: dict[int, int] = {}
     starts, now = [0] * len(uses), 0
     for k, use in enumerate(uses):
@@ -320,7 +320,7 @@ def _starts(uses: Sequence[Use], kept: Mapping[int, int], room: int) -> list[int
 
 
 def _placed(
-    uses: Sequence[Use], kept: Mapping[int, int], starts: Sequence[int]
+    uses: Sequence[ArrayUse], kept: Mapping[int, int], starts: Sequence[int]
 ) -> tuple[list[int], int]:
     """The byte at which the array of each use begins, and the bytes of all."""
     place: dict[int, int] = {}
@@ -343,7 +343,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _transfers(
-    uses: Sequence[Use],
+    uses: Sequence[ArrayUse],
     kept: Mapping[int, int],
     starts: Sequence[int],
     places: Sequence[Ref],

@@ -19,10 +19,10 @@ from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.errors import brief, did_you_mean, one_of
 from singanet.layers.convolution import Convolution
+from singanet.layers.counting import multiply_adds
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
-from singanet.summary import multiply_adds
 
 SHORT = 0.5
 """Seconds of an epoch that needs no bar: to open one takes as long as several steps."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.program.ir import Call, Kernel, NotRecordableError, Ref, Token, map_leaves
-from singanet.program.loads import Stored, with_loads
+from singanet.program.loads import LoadedArray, with_loads
 
 F32 = np.dtype(np.float32)
 
@@ -54,7 +54,7 @@ def planned(seed, room):
     store = Store(sizes, int(room * most), np.random.default_rng(seed))
     names, counts = list(sizes), dict.fromkeys(sizes, 0)
     strides = F32.itemsize
-    tokens = [Token(0, Stored(store, name, (sizes[name],), (strides,), F32)) for name in names]
+    tokens = [Token(0, LoadedArray(store, name, (sizes[name],), (strides,), F32)) for name in names]
     calls = []
 
     def use(layer, phase, used, changed):

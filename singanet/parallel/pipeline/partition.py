@@ -14,11 +14,11 @@ from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, CallOrderError, GraphError, brief
 from singanet.graph.nodes import Node
+from singanet.layers.counting import multiply_adds
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import ParamStorage
-from singanet.summary import multiply_adds
 from singanet.types import Array, Shape
 
 WAYS = ("balance", "measure")

@@ -23,7 +23,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.narrow import NarrowWeights
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
-from singanet.program.loads import Stored
+from singanet.program.loads import LoadedArray
 from singanet.program.trace.abstract import not_recording
 from singanet.program.trace.foreign_code import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
@@ -57,7 +57,7 @@ class TrialMemory:
 
     def _array(self, ref: Ref) -> Array:
         token, lowering = self._tape.tokens[ref.token], self._tape.lowering
-        if type(token.held) is Stored:
+        if type(token.held) is LoadedArray:
             return ref.array(token.held.now())
         if token.held is not None:
             return lowering.outside({ref: self._tape.outside[ref]})[ref]

@@ -19,7 +19,7 @@ from singanet.errors import SingaNetError
 from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token, map_arrays
-from singanet.program.loads import ArrayStore, Stored
+from singanet.program.loads import ArrayStore, LoadedArray
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.trace.abstract import (
     AbstractArray,
@@ -233,7 +233,7 @@ class Tape:
         """
         if not isinstance(place, AbstractArray):
             return cast("Array", place)
-        if isinstance(self.tokens[place.region.number].held, Stored):
+        if isinstance(self.tokens[place.region.number].held, LoadedArray):
             # It is in memory for the calls that use it.
             return cast("Array", place)
         if place.ref not in self._arrays:
@@ -247,7 +247,7 @@ class Tape:
         found = self._stored.get(name)
         if found is None:
             strides = packed(shape, dtype.itemsize)
-            token = Token(0, Stored(store, name, shape, strides, dtype))
+            token = Token(0, LoadedArray(store, name, shape, strides, dtype))
             found = self._entered(shape, dtype, None, token)
             found.region = ArrayRegion(found.region.number)
             self._stored[name] = found
@@ -314,7 +314,7 @@ class Tape:
         token = self.tokens[ref.token]
         if token.poison:
             raise NotRecordableError(token.poison)
-        if type(token.held) is Stored:
+        if type(token.held) is LoadedArray:
             return ref
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = self.lowering.view(token.held, ref)

@@ -8,7 +8,7 @@ import numpy as np
 
 from singanet.ops import draws, transfers
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
-from singanet.program.loads import Stored
+from singanet.program.loads import LoadedArray
 from singanet.program.trace.abstract import CallWriter
 from singanet.types import Array
 
@@ -55,7 +55,7 @@ class Values:
     def array(self, tape: CallWriter, ref: Ref) -> Any:
         """Return the array at ``ref``."""
         token, lowering = tape.tokens[ref.token], tape.lowering
-        if type(token.held) is Stored:
+        if type(token.held) is LoadedArray:
             return ref.array(token.held.now())
         if token.held is not None and not token.writes:
             return lowering.outside({ref: tape.outside[ref]})[ref]

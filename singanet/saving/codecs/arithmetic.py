@@ -13,7 +13,7 @@ from singanet.layers.elementwise import OPERATIONS
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.codec import Elements, KerasClass, LayerCodec
-from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, WeightGroup, unknown
 from singanet.saving.codecs.onnx import (
     Converter,
     Form,
@@ -318,7 +318,7 @@ def _rescaling(d: DescribedLayer) -> list[Layer]:
     return [each]
 
 
-def _dot(d: DescribedLayer) -> list[Graph]:
+def _dot(d: DescribedLayer) -> list[LayerGraph]:
     """Convert to a product of matrices, summed over an axis of either input."""
     given: Any = d.config["axes"]
     several = given if isinstance(given, list) else [given] * 2
@@ -341,7 +341,7 @@ def _dot(d: DescribedLayer) -> list[Graph]:
         y = layers.MatMul(None, transpose_b=True)(*rows)
         return [d.back(layers.Reshape(None, shape or (1,))(y))]
 
-    return [Graph([], apply)]
+    return [LayerGraph([], apply)]
 
 
 UNIT = 1e-24

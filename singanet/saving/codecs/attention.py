@@ -17,7 +17,7 @@ from singanet.saving.codecs.arithmetic import compared, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays, moved
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import product, weighted
-from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, WeightGroup, unknown
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.normalisation import write_rms
 from singanet.saving.codecs.onnx import (
@@ -424,7 +424,7 @@ def _factor(path: str, label: str, view: Shape, layer: Any, uses: Uses) -> list[
     return [moved(path, label, "weight", layer.shape, view, range(len(view)))]
 
 
-def _scored(d: DescribedLayer) -> list[Graph]:
+def _scored(d: DescribedLayer) -> list[LayerGraph]:
     """Convert Attention and AdditiveAttention: scores of products or of sums, without heads."""
     additive = "score_mode" not in d.config
     joins = additive or d.config["score_mode"] == "concat"
@@ -465,7 +465,7 @@ def _scored(d: DescribedLayer) -> list[Graph]:
         y = layers.Dropout(None, rate)(y) if rate else y
         return [functional.matmul(y, v)]
 
-    return [Graph(parts, apply)]
+    return [LayerGraph(parts, apply)]
 
 
 ATTENTION = (

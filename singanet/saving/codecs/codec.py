@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from singanet.layers.layer import Layer
 from singanet.saving.codecs.arrays import Arrays
-from singanet.saving.codecs.described import Axes, DescribedLayer, Graph
+from singanet.saving.codecs.described import Axes, DescribedLayer, LayerGraph
 from singanet.saving.codecs.onnx import Converter, Form
 
 Elements: TypeAlias = Literal[
@@ -22,7 +22,7 @@ and must read them in Keras' order.
 """
 
 Read: TypeAlias = "Callable[[Any], Any] | None"
-Drawn: TypeAlias = "Callable[[DescribedLayer], Sequence[Layer | Graph]]"
+Drawn: TypeAlias = "Callable[[DescribedLayer], Sequence[Layer | LayerGraph]]"
 
 
 def _nothing_more(d: DescribedLayer) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class KerasClass:
     specs: Mapping[str, tuple[str, Axes]] = field(default_factory=dict)
     usual: Mapping[str, Any] = field(default_factory=dict)
     more: Callable[[DescribedLayer], Mapping[str, Any]] = _nothing_more
-    around: Callable[[DescribedLayer, Layer], Sequence[Layer | Graph]] = _alone
+    around: Callable[[DescribedLayer, Layer], Sequence[Layer | LayerGraph]] = _alone
     draw: Drawn | None = None
     masked: bool = False
     merges: bool = False
@@ -64,7 +64,7 @@ class KerasClass:
     kind: Callable[..., Layer] = Layer
     """The layer class of the codec."""
 
-    def drawn(self, d: DescribedLayer) -> Sequence[Layer | Graph]:
+    def drawn(self, d: DescribedLayer) -> Sequence[Layer | LayerGraph]:
         """Return the layers of a described one.
 
         Errors: `FileFormatError` for unsupported settings.

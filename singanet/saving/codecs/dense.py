@@ -22,7 +22,7 @@ from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.described import (
     WHOLE,
     DescribedLayer,
-    Graph,
+    LayerGraph,
     WeightGroup,
     activation,
     unknown,
@@ -216,7 +216,7 @@ def _einsum_letters(d: DescribedLayer) -> tuple[str, str, str]:
     return x, by, out
 
 
-def _einsum_dense(d: DescribedLayer) -> Sequence[Layer | Graph]:
+def _einsum_dense(d: DescribedLayer) -> Sequence[Layer | LayerGraph]:
     """Convert to a `Dense` along the summed letters, between permutations and reshapes."""
     d.expect(**QUANTIZED)
     x, by, out = _einsum_letters(d)
@@ -262,7 +262,7 @@ def _einsum_dense(d: DescribedLayer) -> Sequence[Layer | Graph]:
     made_shape = (shape[-1], *shape[:-1]) if last else tuple(shape)
     mode = d.config.get("activation") or "linear"
     inner = replace(d, shapes=[made_shape])
-    return [Graph(parts, apply), *activation(inner, mode, f"{d.name}_activation")]
+    return [LayerGraph(parts, apply), *activation(inner, mode, f"{d.name}_activation")]
 
 
 _IN_TORCH = stored(

@@ -23,7 +23,7 @@ from singanet.saving.codecs.attention import ATTENTION
 from singanet.saving.codecs.choosing import PICKING, REDUCING
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import DENSE, MATMUL, dense_of_steps
-from singanet.saving.codecs.described import DescribedLayer, Graph, WeightGroup, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, WeightGroup, unknown
 from singanet.saving.codecs.moving import MOVING
 from singanet.saving.codecs.normalisation import NORMALISATION
 from singanet.saving.codecs.onnx import (
@@ -143,7 +143,7 @@ def codec_of(layer: Layer) -> LayerCodec:
     return _BY_LAYER.get(type(layer)) or LayerCodec(type(layer))
 
 
-def _of_steps(d: DescribedLayer) -> Sequence[Layer | Graph]:
+def _of_steps(d: DescribedLayer) -> Sequence[Layer | LayerGraph]:
     """Return the layers of the wrapped one, each applied at every step."""
     inner = d.config["layer"]
     if inner["class_name"] not in _INSIDE:
@@ -156,7 +156,7 @@ def _of_steps(d: DescribedLayer) -> Sequence[Layer | Graph]:
     described.expect_all_taken()
     each: list[Layer] = []
     for layer in made:
-        if isinstance(layer, Graph):
+        if isinstance(layer, LayerGraph):
             raise unknown(d.where, "a chain of layers inside", str(inner["class_name"])[:60])
         each.append(layer)
     d.marks.update({layer.name: WeightGroup("layer") for layer in each})
@@ -171,7 +171,7 @@ def _of_steps(d: DescribedLayer) -> Sequence[Layer | Graph]:
             x = step(x)
         return [_steps_first(x, len(x.shape), back=True)]
 
-    return [Graph(steps, apply)]
+    return [LayerGraph(steps, apply)]
 
 
 def _steps_first(x: Symbol, rank: int, back: bool = False) -> Symbol:

@@ -44,7 +44,7 @@ class WeightGroup:
 
 
 @dataclass(frozen=True)
-class Graph:
+class LayerGraph:
     """Layers of a Keras layer that are no chain, and the function that applies them."""
 
     layers: Sequence[Layer]

@@ -13,7 +13,7 @@ from singanet.layers.elementwise import OPERATIONS as ELEMENT_OPERATIONS
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import BATCH, Symbol
 from singanet.saving.codecs.codec import Drawn, KerasClass
-from singanet.saving.codecs.described import DescribedLayer, Graph, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, unknown
 
 _JOINS = {
     "Add": layers.Add,
@@ -27,7 +27,7 @@ _JOINS = {
 
 
 def _arithmetic(kind: str) -> Drawn:
-    def make(d: DescribedLayer) -> Sequence[Layer | Graph]:
+    def make(d: DescribedLayer) -> Sequence[Layer | LayerGraph]:
         first, second = d.call["args"]
         if first is None and second is None:
             if len(set(d.shapes)) == 1:
@@ -66,7 +66,7 @@ def _place(place: Any) -> Any:
 _MOST_CLASSES = 1024
 
 
-def _bins(d: DescribedLayer) -> list[Graph]:
+def _bins(d: DescribedLayer) -> list[LayerGraph]:
     """Convert Discretization: the number of boundaries that are not above a number."""
     bounds = [float(bound) for bound in d.config["bin_boundaries"]]
     for key in ("num_bins", "epsilon"):  # of boundaries that were learned
@@ -79,7 +79,7 @@ def _bins(d: DescribedLayer) -> list[Graph]:
     return _encoded(d, hot, len(bounds) + 1)
 
 
-def _categories(d: DescribedLayer) -> list[Graph]:
+def _categories(d: DescribedLayer) -> list[LayerGraph]:
     count = int(d.config["num_tokens"])
 
     def hot(x: Symbol) -> list[Symbol]:
@@ -88,7 +88,9 @@ def _categories(d: DescribedLayer) -> list[Graph]:
     return _encoded(d, hot, count)
 
 
-def _encoded(d: DescribedLayer, hot: Callable[[Symbol], list[Symbol]], count: int) -> list[Graph]:
+def _encoded(
+    d: DescribedLayer, hot: Callable[[Symbol], list[Symbol]], count: int
+) -> list[LayerGraph]:
     """Return indices of classes, or ones at their places, joined over the first axis or not."""
     mode, shape = d.config["output_mode"], d.shapes[0]
     d.expect(sparse=False)
@@ -112,7 +114,7 @@ def _encoded(d: DescribedLayer, hot: Callable[[Symbol], list[Symbol]], count: in
             y = functional.max(y, axis=1)
         return [d.back(functional.sum(y, axis=1) if mode == "count" else y)]
 
-    return [Graph([], apply)]
+    return [LayerGraph([], apply)]
 
 
 Function = Callable[..., Any]
@@ -122,7 +124,7 @@ Function = Callable[..., Any]
 def _on_axes(function: Function) -> Drawn:
     """Return what draws ``function`` of operands in Keras' order of axes."""
 
-    def make(d: DescribedLayer) -> list[Graph]:
+    def make(d: DescribedLayer) -> list[LayerGraph]:
         args = list(d.call["args"])
         if not all(each is None or is_number(each) for each in args):
             raise unknown(d.where, "numbers and outputs of layers", str(args)[:60])
@@ -138,7 +140,7 @@ def _on_axes(function: Function) -> Drawn:
                     raise unknown(d.where, "an operation within samples", f"{each.full}")
             return [d.back(each) for each in several]
 
-        return [Graph([], apply)]
+        return [LayerGraph([], apply)]
 
     return make
 

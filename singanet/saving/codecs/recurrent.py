@@ -19,7 +19,7 @@ from singanet.optimizer.regularization import L2Regularizer
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import QUANTIZED
-from singanet.saving.codecs.described import DescribedLayer, Graph, unknown
+from singanet.saving.codecs.described import DescribedLayer, LayerGraph, unknown
 from singanet.saving.codecs.moving import transposed
 from singanet.saving.codecs.onnx import (
     BATCHES,
@@ -464,7 +464,7 @@ def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
         yield StoredArray(suffix, order=across).variable(layer, path, suffix)
 
 
-def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer | Graph:
+def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer | LayerGraph:
     # Other values would change the layer's outputs or training.
     d.expect(stateful=False, recurrent_activation="sigmoid")
     mode = _MODES[kind] if d.config.get("reset_after", True) else "gru_before"
@@ -487,7 +487,7 @@ def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Laye
         param_specs=_specs(d, mode) or None,
     )
     d.expect_all_taken()
-    return Graph([made], partial(_with_states, made)) if states or len(d.shapes) > 1 else made
+    return LayerGraph([made], partial(_with_states, made)) if states or len(d.shapes) > 1 else made
 
 
 def _with_states(layer: layers.RNN, sources: Sequence[Symbol]) -> list[Symbol]:
@@ -524,7 +524,7 @@ def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
     return {kind: spec for kind, spec in found.items() if spec is not None}
 
 
-def _of_cell(d: DescribedLayer) -> list[Layer | Graph]:
+def _of_cell(d: DescribedLayer) -> list[Layer | LayerGraph]:
     """Convert an RNN with the cell of a recurrent layer."""
     cell = d.config["cell"]
     kind = str(cell["class_name"]).removesuffix("Cell")
@@ -546,7 +546,7 @@ _MERGES = {"sum": layers.Add, "mul": layers.Multiply, "ave": layers.Average, Non
 """The layer that merges both directions, beside "concat"; None for two outputs."""
 
 
-def _merged(d: DescribedLayer, units: int) -> list[Graph]:
+def _merged(d: DescribedLayer, units: int) -> list[LayerGraph]:
     """Merge both directions as Bidirectional does."""
     mode = d.config["merge_mode"]
     if mode == "concat":
@@ -563,10 +563,10 @@ def _merged(d: DescribedLayer, units: int) -> list[Graph]:
             each.mask = x.mask
         return [*made, *states]
 
-    return [Graph([], apply)]
+    return [LayerGraph([], apply)]
 
 
-def _bidirectional(d: DescribedLayer) -> Sequence[Layer | Graph]:
+def _bidirectional(d: DescribedLayer) -> Sequence[Layer | LayerGraph]:
     inner = d.config["layer"]
     kind = inner["class_name"]
     if kind not in _MODES:
