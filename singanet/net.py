@@ -597,6 +597,18 @@ class FeedForwardNet(Net):
         save_model(self, f, training)
 
     @checked_call
+    def set_params(self, values: Mapping[str, Any]) -> None:
+        """Copy ``values`` to the parameters of their names; the others stay as they are.
+
+        ``values`` are arrays of any library, by name. Errors, before anything changes:
+        `UnknownNameError` for another name, `ShapeError` for another shape, `DataError` if they are
+        no numbers.
+        """
+        from singanet.saving.parameters import set_params
+
+        set_params(self, values)
+
+    @checked_call
     def save(
         self,
         f: str | PathLike[str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
@@ -26,9 +26,6 @@ from singanet.errors import (
     ArgumentError,
     BackendError,
     CallOrderError,
-    DataError,
-    ShapeError,
-    UnknownNameError,
     brief,
     did_you_mean,
     one_of,
@@ -40,7 +37,6 @@ from singanet.layers.shapes import Dummy
 from singanet.layers.symbol import Symbol
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
-from singanet.params.param_files import put_params
 from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
@@ -258,18 +254,6 @@ class Net(GraphBuilder):
     def param_values(self) -> list[Array]:
         """Return the arrays of the parameters, not copies, in the order of `param_names`."""
         return [param.value for param in self.params()]
-
-    @checked_call
-    def set_params(self, values: Mapping[str, Any]) -> None:
-        """Copy ``values`` to the parameters of their names; the others stay as they are.
-
-        ``values`` are arrays of any library, by name. Errors, before anything changes:
-        `UnknownNameError` for another name, `ShapeError` for another shape, `DataError` if they are
-        no numbers.
-        """
-        own = {param.name: param for param in self.params()}
-        arrays = {name: _value_of(own, name, value) for name, value in values.items()}
-        put_params([own[name] for name in arrays], arrays, self.device.put, "net.set_params")
 
     @entry_point
     def param_specs(self) -> list[ParamSpec]:
@@ -670,31 +654,3 @@ def expect_host(net: Net, where: str) -> None:
             received=f"one on {net.device.name}",
             advice="call net.to_device(singanet.device.cpu()) first",
         )
-
-
-def _value_of(own: Mapping[str, Param], name: str, value: Any) -> Array:
-    """Return ``value`` as an array for the parameter ``name``. Errors: none of ``own``; unfit."""
-    where = f"net.set_params, parameter {name!r}"
-    if name not in own:
-        raise UnknownNameError(
-            where,
-            expected=f"a parameter of the net: {one_of(own)}",
-            received=brief(name),
-            advice=did_you_mean(str(name), own, "net.param_names() lists them"),
-        )
-    array = own_arrays(where, value, {name: own[name].shape})
-    if not hasattr(array, "dtype") or array.dtype.kind not in "fiub":
-        raise DataError(
-            where,
-            expected=f"an array of numbers of shape {own[name].shape}",
-            received=brief(value)[:60],
-            advice="convert it with numpy.asarray(..., 'float32')",
-        )
-    if tuple(array.shape) != own[name].shape:
-        raise ShapeError(
-            where,
-            expected=f"shape {own[name].shape}",
-            received=f"shape {tuple(array.shape)}",
-            advice="transpose or reshape it",
-        )
-    return array

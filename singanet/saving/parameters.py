@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,21 @@ from singanet.checkpoint.halves import stored_as
 from singanet.checkpoint.keras import KerasReader, read_slots
 from singanet.checkpoint.matching import PACKED_RULE, Packed, Target, checked_rename
 from singanet.checkpoint.torch_naming import TorchView, torch_sources
-from singanet.errors import ArgumentError, CallOrderError, brief
+from singanet.engine.feeds import own_arrays
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    DataError,
+    ShapeError,
+    UnknownNameError,
+    brief,
+    did_you_mean,
+    one_of,
+)
 from singanet.optimizer.chain import UpdateChain
 from singanet.params.narrow import words_among
 from singanet.params.param import Param
-from singanet.params.param_files import constant_advice, param_sources, same_values
+from singanet.params.param_files import constant_advice, param_sources, put_params, same_values
 from singanet.saving.codecs import keras_layers, torch_layers
 from singanet.types import Array
 
@@ -275,3 +285,38 @@ def distinct(params: list[Param]) -> list[Param]:
             )
         seen.add(param.name)
     return params
+
+
+def set_params(net: Net, values: Mapping[str, Any]) -> None:
+    """Implement `FeedForwardNet.set_params`."""
+    own = {param.name: param for param in net.params()}
+    arrays = {name: _value_of(own, name, value) for name, value in values.items()}
+    put_params([own[name] for name in arrays], arrays, net.device.put, "net.set_params")
+
+
+def _value_of(own: Mapping[str, Param], name: str, value: Any) -> Array:
+    """Return ``value`` as an array for the parameter ``name``. Errors: none of ``own``; unfit."""
+    where = f"net.set_params, parameter {name!r}"
+    if name not in own:
+        raise UnknownNameError(
+            where,
+            expected=f"a parameter of the net: {one_of(own)}",
+            received=brief(name),
+            advice=did_you_mean(str(name), own, "net.param_names() lists them"),
+        )
+    array = own_arrays(where, value, {name: own[name].shape})
+    if not hasattr(array, "dtype") or array.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected=f"an array of numbers of shape {own[name].shape}",
+            received=brief(value)[:60],
+            advice="convert it with numpy.asarray(..., 'float32')",
+        )
+    if tuple(array.shape) != own[name].shape:
+        raise ShapeError(
+            where,
+            expected=f"shape {own[name].shape}",
+            received=f"shape {tuple(array.shape)}",
+            advice="transpose or reshape it",
+        )
+    return array
