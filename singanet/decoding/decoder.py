@@ -408,9 +408,11 @@ class Decoder:
         if isinstance(executor, Programs) and wanted == plan.outputs and self._is_few(feed):
             results = executor.read(net, plan, feed, self._pasts, last_of)
         if results is None:
+            ops: Any = copy(net.device.ops)
+            ops.few = True
             with net.device.scope():
                 results, _ = plan.forward(
-                    feed, wanted, net.device.ops, net.rng, False, pasts=self._pasts, last_of=last_of
+                    feed, wanted, ops, net.rng, False, pasts=self._pasts, last_of=last_of
                 )
         for name in self._sequences if self._turning else ():
             rows = feed[name].reshape(*feed[name].shape[:2], -1)[:, None]

@@ -17,6 +17,7 @@ from singanet.ops import NumpyOps, numpy_ops
 from singanet.ops.kernel import by_cost, in_order, kernels
 from singanet.ops.llvm import LlvmOps
 from singanet.ops.llvm import kernels as kernels_of_llvm
+from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.numpy import linear, normalise, pointwise, pool, windows
 from singanet.ops.numpy.conv import im2col
 from singanet.ops.onednn import OneDnnOps, attending, eltwise, products
@@ -186,6 +187,7 @@ def eager(monkeypatch):
                 ones = dict.fromkeys(least, 1) if isinstance(least, dict) else 1
                 monkeypatch.setattr(module, name, ones)
     monkeypatch.setattr(products, "_FEW", 1)
+    monkeypatch.setattr(PlannedOps, "few", True)
 
 
 @pytest.mark.few(24)
@@ -198,6 +200,7 @@ def test_compiled_of_any_size(backend, row, request, eager):
 @pytest.fixture
 def counted(monkeypatch):
     """Makes a backend with routes count its calls, and the ones left to NumPy."""
+    monkeypatch.setattr(PlannedOps, "few", True)
 
     def count(ops):
         calls, left = Counter(), Counter()

@@ -259,17 +259,16 @@ def test_parameters_are_filled_before_the_first_step():
         return net
 
     # Q of 400 x 300 in float64, and four more such arrays, beside the parameter.
-    # Eight samples, of which no function that has to be compiled computes the products.
     net = made(Orthogonal())
     filling = 4 * 400 * 300 + 5 * 8 * 400 * 300
     with net._unfilled() as told:
         assert told == filling
-    peak = net.memory(8, SGD(lr=0.1))
+    peak = net.memory(1, SGD(lr=0.1))
     rest = peak.total - peak.parts["filling"]
     assert rest < filling == peak.total
     net._execution_plan()
-    assert net.memory(8, SGD(lr=0.1)).parts["filling"] == 0
-    plan = made(Orthogonal()).plan(8, SGD(lr=0.1))
+    assert net.memory(1, SGD(lr=0.1)).parts["filling"] == 0
+    plan = made(Orthogonal()).plan(1, SGD(lr=0.1))
     assert plan.peak == plan.table[0].peak >= filling
     # Of others that are large a piece is drawn at a time.
     net = made(Gaussian(0, 1))

@@ -23,6 +23,11 @@ class PlannedOps(NumpyOps):
 
     narrow = False
     """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.products`."""
+    few = False
+    """Whether float32 arithmetic of few rows may be compiled, as for a decoder.
+
+    Elsewhere LLVM's library, of 40 MB, would be loaded for a last batch.
+    """
 
     def __init__(self, xp: Any = np) -> None:
         super().__init__(xp)

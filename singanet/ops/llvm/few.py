@@ -51,6 +51,7 @@ def _few_fit(
         and x.ndim == weight.ndim == 2
         and 0 < len(x) <= _FEW
         and x.shape[1] == len(weight)
+        and ops.few
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
         and (
@@ -208,6 +209,7 @@ def _are_few(ops: PlannedOps, x: Array, rows: int) -> bool:
     return (
         x.size >= _NUMBERS_LEAST
         and 0 < rows <= _ROWS
+        and ops.few
         and not ops.narrow
         and ops.serves(1, x)
         and has_compiler()
