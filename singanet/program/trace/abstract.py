@@ -54,7 +54,7 @@ class CallWriter(Protocol):
     tokens: list[Token]
     lowering: Any
     outside: dict[Ref, Array]
-    scalars: list[Any]
+    scalars: dict[Any, None]
     gone: set[int]
 
     def freed(self, owner: int) -> None:
@@ -506,8 +506,7 @@ def _operands(tape: CallWriter, inputs: Sequence[Any]) -> tuple[Any, ...]:
     given: list[Any] = []
     for value in inputs:
         if isinstance(value, ChangingNumber):
-            if value not in tape.scalars:
-                tape.scalars.append(value)
+            tape.scalars[value] = None
             value = tape.hold(value.array(types[0]))
         given.append(value)
     return tuple(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -257,13 +258,16 @@ class RecordedRule:
     def saved(self) -> Callable[[], None]:
         """Return a function that deletes all that is recorded from now on."""
         tape = self.tape
-        calls, waiting, moves = len(tape.calls), [*self._waiting], dict(tape.moves)
+        calls, scalars = len(tape.calls), len(tape.scalars)
+        waiting, moves = [*self._waiting], dict(tape.moves)
         sizes: list[tuple[list[Any], int]] = [
-            (each, len(each)) for each in (tape.scalars, self.numbers, self.members)
+            (each, len(each)) for each in (self.numbers, self.members)
         ]
 
         def restore() -> None:
             tape.delete_from(calls)
+            for scalar in [*tape.scalars][scalars:]:
+                del tape.scalars[scalar]
             for each, size in sizes:
                 del each[size:]
             self._waiting, tape.moves = waiting, moves
@@ -389,7 +393,7 @@ class RecordedRule:
                     if rows is not None:
                         # As one sweep all parts would be loaded together.
                         tape.add(_nothing, (), {}, (), "hidden", name="part").barrier = True
-            numbers.scalars = tape.scalars[known:]
+            numbers.scalars = [*islice(tape.scalars, known, None)]
         # An interrupted step needs the gradients that waited, and all if no stage changed them.
         asked = not self.summed and (waited or not self.staged)
         self._add(numbers, [(each, tape.ref(each.grad) if asked else None) for each in run])

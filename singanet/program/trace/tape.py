@@ -83,7 +83,7 @@ class Tape:
         self.carry_on: Callable[[], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
-        self.scalars: list[StepScalar] = []
+        self.scalars: dict[StepScalar, None] = {}
         # By layer whether it is asked to be recomputed, or not to be.
         self.wishes: dict[str, bool | None] = {}
         # By the token of a bucket the parameters in it, which calls read and write.
