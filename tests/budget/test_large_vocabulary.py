@@ -196,15 +196,19 @@ def test_a_fit_with_a_users_loss_is_told_at_least(metrics):
 
 
 def test_a_step_that_cannot_be_recorded_is_refused():
+    class Own(SGD):
+        """Nobody knows what it does."""
+
     net = words_net(False, SoftmaxCrossEntropy())
-    with pytest.raises(ArgumentError, match="net.memory: .* rows of a table"):
-        net.memory(1, ClipByGlobalNorm(ClipByValue(SGD(lr=0.1), 1.0), 1.0))
+    with pytest.raises(ArgumentError, match="net.memory: .* Own is not singanet's"):
+        net.memory(1, ClipByGlobalNorm(Own(lr=0.1), 1.0))
 
 
 STAGES = {
     "clipped": lambda rule: ClipByGlobalNorm(rule, 1.0),
     "accumulated": lambda rule: Accumulator(rule, 4),
     "both": lambda rule: Accumulator(ClipByGlobalNorm(rule, 1.0), 4),
+    "by value": lambda rule: ClipByGlobalNorm(ClipByValue(rule, 1.0), 1.0),
 }
 
 
