@@ -225,7 +225,7 @@ class RecordedChain(UpdateChain):
     def saved(self) -> Callable[[], None]:
         """Return a function that deletes what the inner stages and the rule do from now on."""
         rule = self.rule.saved()
-        states = [(copy, map_arrays(vars(copy), lambda array: array)) for copy in self.within]
+        states = [(copy, _copied(vars(copy))) for copy in self.within]
 
         def restore() -> None:
             rule()
@@ -336,6 +336,13 @@ class _WithPython(Wrapper):
 
         filled = rule.loaded_state(names)
         rule.in_python("python step", names, values, (dense, scale), update, filled)
+
+
+def _copied(value: Any) -> Any:
+    """Return ``value`` with copies of its dicts and lists, which may have an entry a parameter."""
+    if type(value) is dict:
+        return {k: _copied(v) if type(v) in (dict, list) else v for k, v in value.items()}
+    return [_copied(v) if type(v) in (dict, list) else v for v in value]
 
 
 def watch_case(guard: Guard, part: Any) -> list[Hashable]:
