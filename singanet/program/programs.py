@@ -23,7 +23,6 @@ from singanet.errors import CallOrderError
 from singanet.layers.kv_cache import most
 from singanet.loss.head_loss import FEWEST_ROWS
 from singanet.params.grads import LayerGradients
-from singanet.params.narrow import NarrowWeights
 from singanet.program.ir import Order, is_dense, order_of, output_slots
 from singanet.program.replay.shared_arena import SharedArena, WarmUpPolicy, facts, facts_of_feed
 from singanet.types import Array
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from singanet.engine.plan import Plan
     from singanet.layers.kv_cache import KVCache
     from singanet.optimizer.chain import UpdateChain
+    from singanet.params.narrow import NarrowWeights
     from singanet.program.recompute import Recompute
     from singanet.program.replay.replay import Replay
     from singanet.program.report import ProgramReport
@@ -404,6 +404,9 @@ class Programs:
 
     def _narrow(self, net: Net) -> list[NarrowWeights]:
         """The weights that are held in fewer bits, gathered anew after a change."""
+        # It loads all formats of files.
+        from singanet.params.narrow import NarrowWeights
+
         known = net.version, changes.now
         if self._held_at != known:
             kept = [param.storage for param in net.params()]
