@@ -129,7 +129,7 @@ class MixedPrecision(Configurable):
         xp = ops_for(value).xp
         kept = self.settle(name, value)
         if type(kept) is not type(value):
-            # Traced if the value is.
+            # Recorded if the value is.
             kept = xp.asarray(kept)
         # If they differ, the parameter was written to, for example from a file.
         xp.copyto(kept, value, where=kept.astype(value.dtype) != value)

@@ -89,7 +89,7 @@ _SMALL = 16
 """Values smaller than a layer's largest by this factor stay: statistics, for example."""
 
 
-class TracedUnits(NamedTuple):
+class RecordedUnits(NamedTuple):
     """Units, the ``kernels`` of each, and the kernel with which its backward ``begins``.
 
     Units with small values are left out: these stay. The kernels in ``once`` must not run twice.
@@ -100,7 +100,7 @@ class TracedUnits(NamedTuple):
     begins: list[int]
     once: frozenset[int]
 
-    def keeping(self, kernel: int) -> TracedUnits:
+    def keeping(self, kernel: int) -> RecordedUnits:
         """The same, but the unit of ``kernel``, if there is one, does not run again."""
         units = [
             unit._replace(again=False) if kernel in own else unit
@@ -115,7 +115,7 @@ def traced_units(
     passes: Sequence[int],
     touched: Sequence[int],
     wishes: Mapping[str, bool | None],
-) -> list[TracedUnits]:
+) -> list[RecordedUnits]:
     """``kernels`` by layers, whose ``wishes`` are to be recomputed, or not, or either.
 
     ``passes`` tells for each kernel how often it goes over its operands, ``touched`` the bytes of
@@ -166,7 +166,7 @@ class _Builder:
                 now = min(number.get(kernels[k].layer, now), now)
             self.unit_of[k] = now
 
-    def made(self) -> TracedUnits:
+    def made(self) -> RecordedUnits:
         """The units."""
         kernels, unit_of, turn = self.kernels, self.unit_of, self.turn
         forwards, inside = range(self.first, turn), range(self.first, self.last)
@@ -231,7 +231,7 @@ class _Builder:
                 )
             )
         once_only = frozenset(at for at in forwards if not repeatable[at])
-        return TracedUnits(Units(units, self.sizes), runs, self._begins(), once_only)
+        return RecordedUnits(Units(units, self.sizes), runs, self._begins(), once_only)
 
     def _begins(self) -> list[int]:
         """Before which kernel each unit goes backward; one that does not: the next that does."""
@@ -286,7 +286,7 @@ class CannotRepeatError(Exception):
 
 def with_runs(
     calls: Sequence[Call],
-    runs: Sequence[tuple[TracedUnits, Mapping[int, Sequence[int]]]],
+    runs: Sequence[tuple[RecordedUnits, Mapping[int, Sequence[int]]]],
     tokens: list[Token],
 ) -> list[Call]:
     """``calls`` where before the backward of a unit others run once more, by their numbers.
@@ -490,7 +490,7 @@ def _bytes(level: Recompute) -> int:
 
 
 _Plan = Callable[[Plans], list[UnitOp]]
-_Traced = list[tuple[TracedUnits, Plans]]
+_Recorded = list[tuple[RecordedUnits, Plans]]
 
 
 class MemoryTarget(NamedTuple):
@@ -520,7 +520,7 @@ class Choice:
         return True in self._wishes.values()
 
     @cached_property
-    def _first(self) -> _Traced:
+    def _first(self) -> _Recorded:
         kept, tokens = self._kept, self._tokens
         passes = [passes_of(call) for call in kept.calls]
         touched = [bytes_of(call, tokens) for call in kept.calls]
@@ -528,7 +528,7 @@ class Choice:
         return [(each, _plans(each)) for each in traced]
 
     @cached_property
-    def _traced(self) -> _Traced:
+    def _recorded(self) -> _Recorded:
         """What is repeatable as far as the level that was asked for last has shown."""
         return self._first
 
@@ -551,7 +551,7 @@ class Choice:
                 found.append(MemoryTarget(nbytes, again / count))
         return found
 
-    def _calls_again(self, traced: TracedUnits, way: UnitWay) -> int:
+    def _calls_again(self, traced: RecordedUnits, way: UnitWay) -> int:
         runs = again_before(way.ops).values()
         kernels = (at for units in runs for unit in units for at in traced.kernels[unit])
         return sum(self._kept.calls[at].parts for at in kernels)
@@ -559,8 +559,8 @@ class Choice:
     def plans(self, level: Recompute, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
         """Plans for ``level``, and why; ``reached`` are the bytes of those before."""
         # What another level has found not to be repeatable tells nothing of this one.
-        self._traced = self._first
-        if not self._traced:
+        self._recorded = self._first
+        if not self._recorded:
             return
         if isinstance(level, int):
             yield from self._within(level, reached)
@@ -579,22 +579,22 @@ class Choice:
     def calls(self, plan: _Plan) -> list[Call]:
         """The calls by ``plan``; what turns out not to be repeatable is kept."""
         while True:
-            runs = [(traced, again_before(plan(plans))) for traced, plans in self._traced]
+            runs = [(traced, again_before(plan(plans))) for traced, plans in self._recorded]
             try:
                 return with_runs(self._kept.calls, runs, self._tokens)
             except CannotRepeatError as error:
-                kept = [traced.keeping(error.kernel) for traced, _ in self._traced]
-                self._traced = [(traced, _plans(traced)) for traced in kept]
+                kept = [traced.keeping(error.kernel) for traced, _ in self._recorded]
+                self._recorded = [(traced, _plans(traced)) for traced in kept]
 
     def decisions(self, plan: _Plan, why: str) -> tuple[Decision, ...]:
         """The decision of ``plan`` on each layer."""
         found = []
-        for traced, plans in self._traced:
+        for traced, plans in self._recorded:
             found += decisions(traced.units, plan(plans), why)
         return tuple(found)
 
 
-def _plans(traced: TracedUnits) -> Plans:
+def _plans(traced: RecordedUnits) -> Plans:
     return Plans(traced.units, by_blocks(traced.units))
 
 
