@@ -78,6 +78,8 @@ class Units:
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
 
+        # The step of `lowered`, if it was asked for.
+        self.lowered: list[UnitOp] | None = None
         # How many values, and how many bytes, go on from before each unit to it or later ones.
         self.crossing = self._crossing()
 
@@ -197,18 +199,19 @@ def forced(units: Units) -> set[int]:
     return {k for k, unit in enumerate(units.units) if unit.forced}
 
 
-def lowered(units: Units, dear: bool = False) -> list[UnitOp]:
-    """The step of the last of `lowerings`, which takes the fewest bytes."""
-    *_, ops = lowerings(units, dear)
-    return ops
+def lowered(units: Units) -> list[UnitOp]:
+    """The step of the last of `lowerings`, which takes the fewest bytes, without long units."""
+    if units.lowered is None:
+        *_, (units.lowered, _) = lowerings(units)
+    return units.lowered
 
 
-def lowerings(units: Units, dear: bool = False) -> Iterator[list[UnitOp]]:
-    """Steps in which one more unit runs again after the other, each within fewer or as many bytes.
+def lowerings(units: Units, dear: bool = False) -> Iterator[tuple[list[UnitOp], int]]:
+    """Steps, and their bytes, in which one more unit runs again after the other.
 
-    Those with most bytes for their time are tried first, those that take long where ``dear`` says
-    so. One runs again where more is let go than what it reads keeps alive: the rule of MXNet's
-    mirroring, by liveness in the place of counts.
+    None takes more bytes than the one before. Those with most bytes for their time are tried first,
+    those that take long where ``dear`` says so. One runs again where more is let go than what it
+    reads keeps alive: the rule of MXNet's mirroring, by liveness in the place of counts.
     """
     wanted = {value for unit in units.units for value in unit.wants}
     dropped = forced(units)
@@ -216,8 +219,8 @@ def lowerings(units: Units, dear: bool = False) -> Iterator[list[UnitOp]]:
     # What no backward wants is made again rather than kept for what runs again.
     dropped.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
     ops = dropped_alone(units, dropped)
-    yield ops
     live = units.live(ops)
+    yield ops, max(live, default=0)
     nbytes = {k: units.bytes_of(units.units[k].makes - units.pinned) for k in may}
     may = [k for k in may if k not in dropped and nbytes[k]]
     may.sort(key=lambda k: -nbytes[k] / (units.units[k].time or 1))
@@ -232,7 +235,7 @@ def lowerings(units: Units, dear: bool = False) -> Iterator[list[UnitOp]]:
         if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
             dropped.update(some)
             live = now
-            yield tried
+            yield tried, max(live)
 
 
 class UnitWay(NamedTuple):
@@ -262,7 +265,7 @@ class Plans:
         kept = dropped_alone(units, forced(units))
         found = [self._way(ops) for ops in (kept, *self._others)]
         for dear in (False, True):
-            found += map(self._way, lowerings(units, dear))
+            found += [self._way(*step) for step in lowerings(units, dear)]
         may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
         if len(may) <= _CHOICES:
             must = forced(units)
@@ -280,9 +283,10 @@ class Plans:
                 best.append(way)
         return best
 
-    def _way(self, ops: list[UnitOp]) -> UnitWay:
+    def _way(self, ops: list[UnitOp], nbytes: int | None = None) -> UnitWay:
         ops = [self._known.setdefault(op, op) for op in ops]
-        return UnitWay(self.units.peak(ops), self.units.time(ops), ops)
+        most = self.units.peak(ops) if nbytes is None else nbytes
+        return UnitWay(most, self.units.time(ops), ops)
 
     def quickest(self, goal: int) -> UnitWay:
         """The way of least time within ``goal`` bytes, or the one of fewest bytes."""
