@@ -123,13 +123,14 @@ class ParamState:
         )
 
     def parts(self, grad: Any) -> Iterable[tuple[slice | None, Any, list[Array]]]:
-        """Yield ``grad`` and the state arrays by the rows that are updated together.
+        """Return ``grad`` and the state arrays by the rows that are updated together.
 
         None are all rows. Rows without a gradient in a row-sparse one are left out.
         """
-        if self._part is None:
-            yield None, grad, self.arrays
-            return
+        return ((None, grad, self.arrays),) if self._part is None else self._in_parts(grad)
+
+    def _in_parts(self, grad: Any) -> Iterator[tuple[slice | None, Any, list[Array]]]:
+        assert self._part is not None
         for rows in self.rows:
             own = gradient_of_rows(grad, rows)
             if own is not None:
