@@ -22,7 +22,7 @@ def own_calls(call):
     """The Python functions of the package that ``call`` enters, generators at each turn.
 
     Those of kernels by oneDNN and LLVM and of their routes are left out, which not every machine
-    has.
+    has. A product of NumPy's kernels is a call of its own.
     """
     for _ in range(6):
         call()
@@ -61,11 +61,11 @@ def test_a_named_program_costs_a_few_calls_more():
     x, y = Input("x", (16,)), Input("y", (), dtype="int64")
     cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)
     executor = Executor({"train": [cost, SGD(0.1).minimize(cost)]}, seed=0)
-    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 52
+    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 53
 
 
 # With a metric one call asks for the labels that it ignores.
-@pytest.mark.parametrize(("metric", "most"), [(None, 70), (Accuracy, 93)])
+@pytest.mark.parametrize(("metric", "most"), [(None, 71), (Accuracy, 94)])
 def test_a_step_of_fit_is_followed_in_few_calls(metric, most):
     net = small_net(metric and metric())
     net.compile(SGD(0.1))
