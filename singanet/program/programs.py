@@ -404,11 +404,11 @@ class Programs:
 
     def _narrow(self, net: Net) -> list[NarrowWeights]:
         """The weights that are held in fewer bits, gathered anew after a change."""
-        # It loads all formats of files.
-        from singanet.params.narrow import NarrowWeights
-
         known = net.version, changes.now
         if self._held_at != known:
+            # It loads all formats of files.
+            from singanet.params.narrow import NarrowWeights
+
             kept = [param.storage for param in net.params()]
             self._held = [each for each in kept if isinstance(each, NarrowWeights)]
             self._held_at = known

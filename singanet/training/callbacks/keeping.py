@@ -51,8 +51,12 @@ class _Averages(Callback):
 
     def on_train_end(self) -> None:
         """Copy the averages into the net if ``keep_at_end``."""
-        if self.keep_at_end and self.session.error is None and self.averages:
+        if self._ends_in_net():
             self._put(self.session.params())
+
+    def _ends_in_net(self) -> bool:
+        """Whether there are averages, and the net is to have them."""
+        return self.keep_at_end and self.session.error is None and bool(self.averages)
 
     @contextmanager
     def applied(self, net: Net) -> Iterator[None]:
@@ -222,7 +226,7 @@ class SWA(_Averages):
     def on_train_end(self) -> None:
         """Copy the averages into the net and renew its statistics if ``keep_at_end``."""
         super().on_train_end()
-        if self.keep_at_end and self.session.error is None and self.averages:
+        if self._ends_in_net():
             self._renew_statistics()
 
     def _normalized(self) -> list[BatchNormalization]:

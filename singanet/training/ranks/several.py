@@ -291,10 +291,7 @@ class FitRanks(ProcessGroup):
         return own_entries(self.comm, (), own) if own else []
 
     def in_step(self, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
-        while True:
-            batch = next(batches, None)
-            own = np.array([float(batch is not None)])
-            having = int(self.comm.all_reduce(own, what="the next batch")[0])
+        for batch, having in self._counted_batches(batches):
             if batch is None or having < self.size:
                 return
             yield batch
@@ -303,13 +300,19 @@ class FitRanks(ProcessGroup):
         if not makes_passes_together(net):
             yield from batches
             return
-        while True:
-            batch = next(batches, None)
-            own = np.array([float(batch is not None)])
-            having = int(self.comm.all_reduce(own, what="the next batch")[0])
+        for batch, having in self._counted_batches(batches):
             if not having:
                 return
             yield self._or_empty(batch, having)
+
+    def _counted_batches(
+        self, batches: Iterator[WeightedBatch]
+    ) -> Iterator[tuple[WeightedBatch | None, int]]:
+        """Yield this rank's ``batches``, then None, each with the number of ranks that have one."""
+        while True:
+            batch = next(batches, None)
+            own = np.array([float(batch is not None)])
+            yield batch, int(self.comm.all_reduce(own, what="the next batch")[0])
 
     def _or_empty(self, batch: WeightedBatch | None, having: int) -> WeightedBatch:
         """Return ``batch``; if only ``having`` ranks have one, an empty one for the others."""
