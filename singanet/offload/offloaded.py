@@ -223,8 +223,8 @@ class OffloadExecutor(LayerByLayer):
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
             made = None
-            # Several ranks update late, and mixed precision looks at all gradients before.
-            if not several and chain.scaled is None:
+            # Several ranks update late.
+            if not several:
                 made = self._by_program(
                     lambda: self._program_of_step(net, request),
                     lambda found, arena: self._replayed(found, arena, net, request),
@@ -455,8 +455,15 @@ class OffloadExecutor(LayerByLayer):
                     parts[key] = [part_of(known[key], each) for each in rows]
         self.shelf.divide(parts, self._small)
         for state in [] if self.rule is None else self.rule.states():
-            if state.is_away and [*state.rows] != self._rows.get(state.name, []):
-                self._keep(state, self._state_names(state.name))
+            keys = self._state_names(state.name)
+            # Mixed precision, which a step brings, has them in another type.
+            kinds = [(prod(known[key].shape), known[key].dtype) for key in keys if key in known]
+            rows = self._rows.get(state.name, [])
+            if state.is_away and ([*state.rows], [*zip(*state.kinds(), strict=True)]) != (
+                rows,
+                kinds,
+            ):
+                self._keep(state, keys)
         for param in self._net.params():
             if is_large(param) and param.storage.in_memory:
                 self.shelf.write(f"net/{param.name}", param.value)

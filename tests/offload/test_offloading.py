@@ -709,6 +709,12 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
             net.offload(tmp_path / "net", 1_500_000)
             assert not net.params()[0].storage.in_memory
         history = net.fit(x, y, 2, 3, verbose=False, **extra)
+        if k:
+            # It walks twice, so that it never has the gradients of two layers.
+            programs = net.executor.programs
+            assert not programs.refusals
+            for report in programs.reports():
+                assert "draws" in [kernel.name for kernel in report.kernels]
         nets.append((net, history, precision))
     (plain, history, precision), (net, found, own) = nets
     assert found == history

@@ -296,7 +296,9 @@ class RecordedStep:
         self._recorder, self._updates, self._given, self._beside = recorder, updates, given, beside
         self.net, self._tape = recorder.net, recorder.tape
         self._norm = updates.ahead()
-        self.holds = updates.told.scaled is not None
+        # There is no room for the gradients of a net that is larger than memory.
+        bounded = any(param.storage.bounded for param, _ in recorder.params)
+        self.holds = updates.told.scaled is not None and not bounded
         self.updated = False
 
     def norm(self) -> TwoPasses | None:
