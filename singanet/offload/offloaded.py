@@ -222,13 +222,10 @@ class OffloadExecutor(LayerByLayer):
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
-            made = None
-            # Several ranks update late.
-            if not several:
-                made = self._by_program(
-                    lambda: self._program_of_step(net, request),
-                    lambda found, arena: self._replayed(found, arena, net, request),
-                )
+            made = self._by_program(
+                lambda: self._program_of_step(net, request),
+                lambda found, arena: self._replayed(found, arena, net, request),
+            )
             if made is None:
                 made = super().step(net, request)
             if self._ends_late:
@@ -260,7 +257,8 @@ class OffloadExecutor(LayerByLayer):
             try:
                 return run(found, arena)
             finally:
-                self.programs.give_back(arena)
+                if not found.under_way:
+                    self.programs.give_back(arena)
         finally:
             self._one.release()
 

@@ -100,6 +100,7 @@ class Loads:
         self._done = self._released = 0
         self._stopped = False
         self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
         self.forget: Callable[[], object] = lambda: None
 
     def claim(self) -> Array:
@@ -108,26 +109,35 @@ class Loads:
 
     @contextmanager
     def running(self, array: Callable[[Ref], Array]) -> Iterator[None]:
-        """A block in which the transfers are made; all of them by its end.
+        """A block in which the transfers are made, up to the call of `finish`.
 
         Errors: those of reads and writes.
         """
         self._done = self._released = 0
         self._stopped, self._error = False, None
         arrays = [array(transfer.place) for transfer in self.transfers]
-        there, kept = self._store.begin(), frozenset[str]()
-        thread = threading.Thread(target=self._run, args=(arrays, there), daemon=True)
-        thread.start()
+        there = self._store.begin()
+        self._thread = threading.Thread(target=self._run, args=(arrays, there), daemon=True)
+        self._thread.start()
         try:
             yield
-            self._wait(len(arrays))
-            kept = self._kept
         finally:
-            with self._changed:
-                self._stopped = True
-                self._changed.notify_all()
-            thread.join()
-            self._store.end(kept)
+            self._end(frozenset())
+
+    def finish(self) -> None:
+        """Wait for all transfers; whoever comes later uses the store by itself."""
+        self._wait(len(self.transfers))
+        self._end(self._kept)
+
+    def _end(self, kept: frozenset[str]) -> None:
+        if self._thread is None:
+            return
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._store.end(kept)
+        self._thread = None
 
     def load(self, name: str, needed: int, array: Array) -> None:
         """Have an array in memory, which the first ``needed`` transfers bring."""
@@ -227,6 +237,8 @@ def with_loads(
         name = names[use.token]
         release = _call(calls[use.last], "release", loads.release, name, use.number)
         after.setdefault(use.last, []).append(release)
+    final = max(use.last for use in uses)
+    after[final].append(_call(calls[final], "finish loads", loads.finish))
     made: list[tuple[Call, Kernel]] = []
     for at, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
         made += [(each, _kernel(each)) for each in before.get(at, ())]
