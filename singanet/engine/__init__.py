@@ -1,9 +1,9 @@
-"""Passes and steps of a net: the plan, forward, backward, and what carries them out.
+"""Passes and steps of a net: plan, forward, backward and their executors.
 
-`net` and `model` are the net, `plan` and `fusion` the order in which it runs, `feeds` what goes in,
-`foreign` calls of layers of the user's own. `backward` and `gradients` are the passes, `step` one
-training step, `executor` who carries it out; `timeline` and `recompute` are about memory,
-`holding` about weights of few bits, `adapting` about low-rank pairs.
+`net` and `model` are the net, `plan` and `fusion` the order of its steps, `feeds` its inputs,
+`foreign` calls of users' layers. `backward` and `gradients` are the passes, `step` is one training
+step, `executor` runs it. `timeline` and `recompute` are about memory, `holding` about narrow
+weights, `adapting` about low-rank pairs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Low-rank pairs beside the weights of a net: put there, added into them, described."""
+"""Low-rank pairs of the weights of a net: added, merged, described."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from singanet.types import Array
 _WHERE = "net.adapt"
 _KEYS = {"rank", "alpha", "dropout"}
 _ROWS = 1 << 20
-"""Elements of a weight to which a pair's product is added at a time."""
+"""The number of weight elements to which `add_pair` adds the product at a time."""
 
 
 class _Weight(NamedTuple):
-    """A weight that may have a pair; ``why`` says why it may not, and is "" otherwise."""
+    """A weight that may get a pair. ``why`` is the reason if it may not, else ""."""
 
     layer: Layer
     suffix: str
@@ -44,7 +44,7 @@ class _Weight(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The layer's name and the suffix, which begin the names of the pair."""
+        """The layer's name and the suffix, the prefix of the pair's names."""
         return f"{self.layer.name}/{self.suffix}"
 
     @property
@@ -99,8 +99,8 @@ def merge(net: Net) -> list[str]:
     if not found:
         raise CallOrderError(
             where,
-            expected="a net with pairs beside its weights",
-            received="one that has none",
+            expected="a net with low-rank pairs",
+            received="a net without pairs",
             advice="call net.adapt first",
         )
     for weight in found:
@@ -118,9 +118,10 @@ def merge(net: Net) -> list[str]:
 
 
 def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
-    """Add the pair beside the weight ``suffix`` of ``layer`` to the array ``weight``, in place.
+    """Add the product of the pair of ``suffix`` to the array ``weight``, in place.
 
-    It is W + (alpha / rank) (A B), in float32 or the array's own wider type, rounded to that once.
+    The sum W + (alpha / rank) (A B) is computed in float32 or the array's own wider type, and
+    rounded once.
     """
     a, b = (layer.params[name].peek() for name in pair_of(suffix))
     matrix = weight.T if layer.products()[suffix] else weight
@@ -133,19 +134,19 @@ def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
 
 
 def pairs_beside(layers: Iterable[Layer]) -> dict[int, tuple[Layer, str]]:
-    """By the ids of weights that have a pair, what `add_pair` is to be told of it."""
+    """Return the layer and suffix of each weight with a pair, by the weight's id."""
     return {id(each.params[s]): (each, s) for each in layers for s in each.adapters}
 
 
 def drop_pair(layer: Layer, suffix: str) -> None:
-    """Take the pair beside the weight ``suffix`` away."""
+    """Remove the pair of the weight ``suffix``."""
     for name in pair_of(suffix):
         del layer.params[name]
     del layer.adapters[suffix]
 
 
 def merge_constants(layers: Iterable[Layer]) -> None:
-    """Have what pairs add in the weights, which are constants of nobody else's; else they stay."""
+    """Add the pairs of constant weights to these. Shared weights keep their pairs."""
     layers = list({id(layer): layer for layer in layers}.values())
     shared = _shared(layers)
     for layer in layers:
@@ -173,9 +174,9 @@ def pairs_to_config(layers: Iterable[Layer]) -> dict[str, dict[str, Any]]:
 
 
 def pairs_from_config(layers: Iterable[Layer], told: Mapping[str, Any]) -> None:
-    """Put pairs as `pairs_to_config` has told of them beside weights of ``layers``.
+    """Add the pairs that `pairs_to_config` described to the weights of ``layers``.
 
-    Errors: `ArgumentError` for what it would not have told.
+    Errors: `ArgumentError` if the description is not of this form.
     """
     layers = list({id(layer): layer for layer in layers}.values())
     by_name = {w.name: w for w in _weights_of(layers, (), ())}
@@ -226,7 +227,7 @@ def _weights_of(
 
 
 def _shared(layers: Iterable[Layer]) -> set[int]:
-    """The ids of parameters (and of what their names share) that several of ``layers`` have."""
+    """The ids of the root parameters that several ``layers`` share."""
     each = Counter(id(p.root) for layer in layers for p in layer.params.values())
     return {key for key, count in each.items() if count > 1}
 
@@ -303,21 +304,21 @@ def _expect_rank(weight: _Weight, pair: LowRank) -> None:
             f"{_WHERE}, lora",
             expected=f"a rank of at most {min(weight.sides)}, as {weight.name!r} itself has",
             received=f"{pair.rank}",
-            advice="give a smaller one, or name other layers in where",
+            advice="pass a smaller rank, or name other layers in where",
         )
 
 
 def _unfit(where: str, name: str, why: str, advice: str = "leave it out") -> ArgumentError:
     return ArgumentError(
         where,
-        expected="weights that a pair can stand beside",
+        expected="weights that can have a pair",
         received=f"{name!r}: {why}",
         advice=advice,
     )
 
 
 def _put(weight: _Weight, pair: LowRank) -> None:
-    """B is zero, so that nothing changes at first; A as a layer of so many inputs is drawn."""
+    """Add a pair: A is drawn like the weight of a layer with these inputs, B is zero."""
     layer, (inward, outward) = weight.layer, weight.sides
     first, second = pair_of(weight.suffix)
     bound = inward**-0.5

@@ -22,11 +22,11 @@ from singanet.types import Array, CSRMatrix, Gradient, Shape
 
 
 class BackwardWalk:
-    """The state of one backward pass; it owns the contexts and the gradients under way.
+    """The state of one backward pass; it owns the contexts and the pending gradients.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
-    ``store`` has the arrays of the contexts, None if they are in memory. With ``zeros`` a layer
-    among the ``wanted`` to which no gradient comes gets zeros, else None.
+    ``store`` contains the arrays of the contexts, None if they are in memory. With ``zeros`` a
+    ``wanted`` layer without an incoming gradient gets zeros, else None.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class BackwardWalk:
         self.output_grads: dict[str, Any] = {}
         self.params = plan.settings().params
         self.uses_left = dict(self.steps.uses)
-        # What uses of shared parameters have summed up, and whether it may be changed.
+        # Partial sums of gradients of shared parameters, and whether they may be changed.
         self.partial: dict[int, tuple[Gradient, bool]] = {}
         self._expect_contexts()
 
     def _expect_contexts(self) -> None:
-        """Refuse to walk through steps of which the forward kept nothing."""
+        """Refuse to visit steps whose contexts the forward did not save."""
         for i in self.steps.needs_context:
             if not self.contexts[i].keep:
                 raise CallOrderError(
                     f"net.backward, layer {self.plan.steps[i].owner!r}",
-                    expected="a layer whose context the training forward kept",
-                    received="one that was frozen or had nothing trained before it",
+                    expected="a layer whose context the training forward saved",
+                    received="a layer that was frozen or had no trained layer before it",
                     advice="name the layers whose gradients you want in the output of forward too",
                 )
 
@@ -72,7 +72,7 @@ class BackwardWalk:
                 if self.before is not None:
                     self.before(i)
                 if self.steps.visited[i]:
-                    # Nothing of the step stays in this frame while the caller holds the item.
+                    # This frame has no reference to the step while the caller uses the item.
                     made, step = [self._backward(i)], self.plan.steps[i]
                     for name in reversed(step.members):
                         if name == step.owner:
@@ -115,12 +115,12 @@ class BackwardWalk:
         if not sources_useful and not trained:
             return item
         by_suffix: Mapping[str, Gradient] | None = None
-        # None where all that read this output take no gradient, as indices do.
+        # None if no reader of this output gives a gradient, such as a reader of indices.
         if dy is not None:
             if self.store is not None:
                 self.store.bring(ctx)
             ctx.needs_input_grad = sources_useful
-            # A user's subclass may look at what the layer it overrides gives.
+            # A user's subclass may read the gradients of the layer it overrides.
             ctx._needs_param_grads = trained or step.foreign
             if step.foreign:
                 in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
@@ -141,9 +141,9 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None,
         ops: Ops,
     ) -> None:
-        """Put the gradients of step ``i`` that have all their parts into ``item``.
+        """Put the complete gradients of step ``i`` into ``item``.
 
-        Errors: the layer gave none of a parameter.
+        Errors: the layer returned no gradient of a parameter.
         """
         names, values, grads = item
         for suffix, param in self.params[i].items():
@@ -164,7 +164,7 @@ class BackwardWalk:
                 grads.append(grad)
 
     def _take_gradient(self, step: NodeStep, ctx: Context) -> Any:
-        """The gradient of the step's output(s), or None; of several, zeros where none came."""
+        """The gradient of the step's output(s), or None; zeros for outputs without one."""
         if not step.many_out:
             only = self.slot_grads.pop(step.out_slots[0], ())
             return only[0] if len(only) == 1 else total(only, ctx.ops)
@@ -178,7 +178,7 @@ class BackwardWalk:
         ]
 
     def _pass_on(self, step: NodeStep, dx: Any) -> None:
-        """Lay the input gradient(s) beside what other consumers left at the same outputs."""
+        """Add the input gradient(s) to the gradients of the other readers of these outputs."""
         for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
             if grad is not None and self.steps.below[self.plan.producer[slot]]:
                 self.slot_grads.setdefault(slot, []).append(grad)
@@ -188,7 +188,7 @@ class BackwardWalk:
     ) -> Gradient | None:
         """``grad``, summed over all uses of a shared parameter at its last use, else None.
 
-        One that is the walk's ``own`` may be changed, as a sum may.
+        The sum may be changed; ``grad`` may be if it is the walk's ``own``.
         """
         key = id(param)
         left = self.uses_left.get(key, 1) - 1
@@ -231,8 +231,8 @@ def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str
             raise ArgumentError(
                 f"net, layer {name!r}",
                 expected="inputs whose shapes tell what a step computes",
-                received="a sparse input: its work depends on the entries",
-                advice="ask the net that reads arrays in its place: leave sparse out",
+                received="a sparse input, whose work depends on the entries",
+                advice="build the net for dense arrays instead, without sparse=True",
             )
         declared = step.layer.in_shapes or ()
         shapes = declared if isinstance(declared, list) else [declared]
@@ -323,9 +323,9 @@ def roots_in(value: Any) -> dict[int, Any]:
 
 
 def apart_from(value: Any, roots: Collection[int]) -> Any:
-    """``value``, a feed or outputs, with copies of the arrays that lie in the memory of ``roots``.
+    """``value``, a feed or outputs, with copies of the arrays in the memory of ``roots``.
 
-    Sparse matrices are copied in any case, as they are small.
+    Sparse matrices are always copied, as they are small.
     """
     if isinstance(value, Mapping):
         return {name: apart_from(part, roots) for name, part in value.items()}
@@ -348,19 +348,19 @@ class Pass(Protocol):
     shapes: Mapping[str, Any]
 
     def hand_out(self) -> dict[str, Any]:
-        """The outputs by name, which are the caller's from now on."""
+        """The outputs by name; the caller owns them."""
 
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
-        """Yield once a visited layer, in reverse topological order; the pass is used up by it."""
+        """Yield once for each visited layer, in reverse topological order, and use up the pass."""
 
     def release(self) -> None:
-        """Let go of what the forward left, when no walk follows."""
+        """Free the contexts of the forward if no walk follows."""
 
 
 class MethodPass(Pass):
-    """A pass by the net's own methods, one of which its user has overridden or replaced."""
+    """A pass by the net's own methods, if a user has overridden or replaced one."""
 
     def __init__(self, net: Any, x: Any) -> None:
         self.plan: Plan = net._execution_plan()
@@ -390,13 +390,14 @@ class MethodPass(Pass):
         return walk
 
     def release(self) -> None:
-        """As `Pass`: the net has what there is."""
+        """Do nothing: the net owns the contexts."""
 
 
 class LayerPass(Pass):
-    """The contexts that layers left, one for every step of ``plan``.
+    """The contexts of all steps of ``plan``.
 
-    ``starts`` is told the gradients that a walk begins from; ``store`` has the contexts' arrays.
+    ``starts`` is called with the first gradients of a walk; ``store`` contains the contexts'
+    arrays.
     """
 
     def __init__(
@@ -414,7 +415,7 @@ class LayerPass(Pass):
         self._starts, self._store = starts, store
 
     def hand_out(self) -> dict[str, Any]:
-        # Layers keep outputs as well, for backward, and a store may still be writing them.
+        # Layers save outputs for backward, and a store may still be writing them.
         held = self._contexts if self._store is None else [self._contexts, self._outputs]
         outputs: dict[str, Any] = apart_from(self._outputs, roots_in(held))
         self._outputs = {}
@@ -423,7 +424,7 @@ class LayerPass(Pass):
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
-        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        """Walk backward. Errors: a visited step without a saved context."""
         if self._starts is not None:
             self._starts(slot_grads)
         walk = BackwardWalk(
@@ -437,7 +438,7 @@ class LayerPass(Pass):
 
 
 class WatchedPass(Pass):
-    """The pass ``made``, whose walk back goes through ``watch``; ``released`` hears of its end."""
+    """The pass ``made``, whose walk goes through ``watch``; ``released`` is called at its end."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Executors, which carry out the passes and steps of a net."""
+"""Executors, which run the passes and steps of a net."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ N_contra = TypeVar("N_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The capabilities of an executor beside steps and evaluations.
+    """The capabilities of an executor, apart from steps and evaluations.
 
-    ``records``: steps and passes become programs, which can be planned, tuned and looked at.
-    ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
-    by what ``is_so`` of the net, and by the ``way_back``. ``holds``: its weights are held in fewer
-    bits. ``coarse`` is by how much, relatively, kernels may differ by how many rows they are given
-    at a time, where that is more than rounding. ``together``: every pass is made by all ranks that
-    train the net, on a batch of its own each.
+    ``records``: steps and passes become programs, which can be planned, tuned and inspected.
+    ``parts``: it runs named parts of the net. ``holds``: its weights are narrow. ``coarse`` is the
+    relative difference of kernels for different numbers of rows, if it is more than rounding.
+    ``together``: all ranks that train the net make each pass together, each on its own batch.
+    Errors of missing capabilities have the text ``is_so`` about the net and the advice
+    ``way_back``.
     """
 
     records: bool = False
@@ -47,9 +47,9 @@ class Capabilities:
 
 
 class NetExecutor(Protocol[N_contra]):
-    """Carries out the calls of a kind of net; ``asked`` names inner layers to be given as well.
+    """Runs the calls of a kind of net; ``asked`` names inner layers whose outputs are returned.
 
-    ``placed`` is itself where the net's layers lie on several ranks, else None.
+    ``placed`` is the executor itself if the net's layers are on several ranks, else None.
     """
 
     @property
@@ -63,10 +63,10 @@ class NetExecutor(Protocol[N_contra]):
     def evaluate(
         self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]
     ) -> dict[str, Any]:
-        """The outputs by name, with those of the layers ``asked`` for."""
+        """The outputs by name, and the outputs of the layers ``asked`` for."""
 
     def forward(self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
-        """A training forward, and what its walk back needs."""
+        """Run a training forward; return the state that its backward needs."""
 
     def step(self, net: N_contra, request: StepRequest) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before it."""
@@ -78,7 +78,8 @@ class NetExecutor(Protocol[N_contra]):
 class LayerByLayer:
     """Runs the layers one after the other.
 
-    One that ``streams`` never holds the gradients of a whole step: steps that need them walk twice.
+    If it ``streams``, the gradients of a whole step are never in memory: steps that need them all
+    run backward twice.
     """
 
     can: ClassVar[Capabilities] = Capabilities()
@@ -87,7 +88,7 @@ class LayerByLayer:
 
     def __init__(self, recompute: Recomputer | None = None) -> None:
         self._chain: UpdateChain | None = None
-        # The optimizer that the chain is of, and the net and its settings that it has met.
+        # The optimizer of the chain, and the versions of net and settings at its registration.
         self._met: tuple[object, int, int] = (None, -1, -1)
         self._recompute = recompute or Recomputer()
 
@@ -98,7 +99,7 @@ class LayerByLayer:
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> dict[str, Any]:
-        """As `NetExecutor`; ``other`` is a plan that takes the place of the net's."""
+        """Return the outputs by name; ``other`` is a plan that replaces the net's."""
         return self._run(net, other or net._execution_plan(), feed, False, asked)[1]
 
     def forward(
@@ -110,14 +111,14 @@ class LayerByLayer:
         store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
-        """As `NetExecutor`; ``starts`` is told the gradients that the walk begins from.
+        """Run a training forward; ``starts`` is called with the first gradients of the walk.
 
-        The arrays of contexts are in ``store``, if any; none of these is recomputed. ``other`` is
-        a plan that takes the place of the net's.
+        ``store`` contains the arrays of contexts, if any; these are not recomputed. ``other`` is a
+        plan that replaces the net's.
         """
         plan = other or net._execution_plan()
         if plan.apart and (self.streams or self._recompute.asked(plan)):
-            # A folder is written once a step, and what runs again may look up rows once more.
+            # A folder is written once a step, and a recomputed layer may look up rows again.
             plan = plan.summed()
         if store is None and self._recompute.asked(plan):
             made = self._recompute.forward(net, feed, asked, starts, plan)
@@ -126,12 +127,12 @@ class LayerByLayer:
         return LayerPass(*self._run(net, plan, feed, True, asked, store), starts, store)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`, by the net's methods where they are overridden."""
+        """Run a step, by the net's methods if they are overridden."""
         feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
         executor = net.executor
         chain = self.register(net, request.optimizer)
         if net.executor is not executor:
-            # A stage has put the net where another one carries it out.
+            # A stage has given the net another executor.
             return net.executor.step(net, request)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net._passes_are_its_own:
@@ -145,7 +146,7 @@ class LayerByLayer:
         request: StepRequest,
         chain: UpdateChain,
     ) -> tuple[float, float | None]:
-        """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
+        """Run `singanet.engine.step.train_step`, imported late as it needs the optimizers."""
         from singanet.engine.step import train_step
 
         with self._recompute.within_step():
@@ -154,13 +155,13 @@ class LayerByLayer:
     def gradients(
         self, net: NetCore, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
-        """As `NetExecutor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
+        """Return the gradients by `singanet.engine.gradients`, imported late as it needs `step`."""
         from singanet.engine.gradients import by_layers
 
         return by_layers(net, asked, store)
 
     def register(self, net: NetCore, optimizer: Any) -> UpdateChain:
-        """The chain of ``optimizer``, which is told the settings of ``net`` where any changed."""
+        """Return the chain of ``optimizer``, registered again after changes of ``net``."""
         as_it_is = optimizer, net.version, changes.now
         if self._chain is None or self._met != as_it_is:
             from singanet.optimizer.chain import UpdateChain
@@ -192,9 +193,9 @@ class LayerByLayer:
 
 
 def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
-    """A plan with the loss in it, where that saves the scores and nobody sees them.
+    """Return a plan that includes the loss, if that saves the unread scores, else None.
 
-    And with shared parameters that are updated by each use, where the rule says so; else None.
+    Shared parameters are updated at each use if the rule says so.
     """
     plan: Plan | None = None
     if getattr(net.loss, "_goes_by_rows", False):

@@ -51,12 +51,12 @@ def check_feed(
     where: str = "net.forward",
     parts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes.
+    """``x`` as a dict input name → array(s) on ``device``.
 
-    A list stands for several inputs as symbols gave them, else in topological order.
-
-    ``parts`` are inputs of which some steps come, whatever the net says how many there are.
-    Errors: a value that is no such array, or batches of unlike sizes that meet in a layer.
+    An array that a layer computes with has the type ``dtype``. A list has one value per input in
+    the order of the symbols, else in topological order. ``parts`` are inputs that may have fewer
+    steps than the net declares. Errors: a value that is not a suitable array; unequal batch sizes
+    in one layer.
     """
     if isinstance(x, (list, tuple)) and len(x) == len(plan.listed) > 1:
         x = dict(zip(plan.listed, x, strict=True))
@@ -80,7 +80,7 @@ def check_feed(
 
 
 def _expect_one_batch(plan: Plan, feed: Mapping[str, Any]) -> None:
-    """Errors: `ShapeError` where inputs of unlike batch sizes meet in a layer."""
+    """Errors: `ShapeError` if inputs of unequal batch sizes reach one layer."""
     sizes = {name: _sizes(part) for name, part in feed.items()}
     if len({size for some in sizes.values() for size in some}) == 1 and not plan.stacks:
         return
@@ -160,13 +160,13 @@ def _check_array(
 
 
 def _is_dense(array: Array) -> bool:
-    """Whether elements lie side by side, in whatever order of the axes."""
+    """Whether the elements are contiguous in any order of the axes."""
     axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return bool(array.transpose(axes).flags.c_contiguous)
 
 
 def _fits(received: Shape, shape: Shape) -> bool:
-    """Whether ``received`` is ``shape``, in which -1 stands for any extent."""
+    """Whether ``received`` matches ``shape``, in which -1 matches any extent."""
     return received == shape or (
         -1 in shape
         and len(received) == len(shape)
@@ -180,7 +180,7 @@ def _shape_advice(received: Shape, shape: Shape) -> str:
     own, wanted = ([n for n in each if n != 1] for each in (received[1:], shape))
     if len(received) == 4 and len(shape) == 3 and (received[3], *received[1:3]) == shape:
         return "images are NCHW: use x.transpose(0, 3, 1, 2)"
-    # Axes of one step are put in and left out, and rows of all numbers laid out, without harm.
+    # Axes of length 1 can be added and removed, and flat rows reshaped, without harm.
     if None not in shape and own in (wanted, [math.prod(wanted)]):
         return f"lay the samples out anew: {reshaping('x', shape)}"
     if len(received) == len(shape) + 1:
@@ -250,7 +250,7 @@ def _expect_same_names(where: str, given: Mapping[str, Any], plan: Plan) -> None
                 where,
                 expected=f"the inputs {one_of(known)}",
                 received=f"the extra key {name!r}" + ", which reads other layers" * inner,
-                advice="put a Dummy layer where its data come in, and name that"
+                advice="add a Dummy layer for its data, and name that layer"
                 if inner
                 else MESSAGES
                 if are_messages(given)
@@ -306,9 +306,9 @@ def holds_own(x: Any) -> bool:
 def own_arrays(where: str, x: Any, inputs: Mapping[str, Any] | None = None) -> Any:
     """``x``, or the values of a dict, with NumPy arrays in place of other libraries' arrays.
 
-    A list of numbers becomes an array. A list of arrays is taken for samples if ``inputs``, names
-    with sample shapes, want one array, and else stays a list. Anything else comes back as it is.
-    Errors: as `as_array`.
+    A list of numbers becomes an array. A list of arrays is one array of samples if ``inputs``,
+    names with sample shapes, have one array, else it stays a list. Other values are returned
+    unchanged. Errors: as `as_array`.
     """
     if x is None or holds_own(x):
         return x
@@ -407,7 +407,7 @@ _NUMBERS = {
 
 
 def _number_advice(where: str, value: Any, array: Array) -> str:
-    """What to do with a ``value`` that is no array of numbers."""
+    """The advice for a ``value`` that cannot become an array of numbers."""
     if isinstance(value, (str, PathLike)):
         return "read the file first: singanet.data.load(path)"
     if are_messages(value):
@@ -436,7 +436,7 @@ def _from_elsewhere(value: Any) -> Array:
         return np.stack([_from_elsewhere(part) for part in value])
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # NumPy has no bfloat16; float32 can hold all of its numbers.
+        # NumPy lacks bfloat16; float32 represents all of its numbers.
         return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
@@ -444,10 +444,10 @@ def _from_elsewhere(value: Any) -> Array:
 
 
 class ColumnAdapter:
-    """What a net knows of frames.
+    """The columns of frames that a net was trained on.
 
-    ``table`` makes arrays of raw ones, if it is there. ``columns`` has, for each input that was
-    trained on the columns of a frame as features, their names in that order.
+    ``table`` converts raw frames to arrays, if there is one. ``columns`` contains the column names
+    of each input that was trained on a frame, in order.
     """
 
     def __init__(
@@ -457,11 +457,11 @@ class ColumnAdapter:
         self.columns = {name: tuple(names) for name, names in (columns or {}).items()}
 
     def copy(self) -> ColumnAdapter:
-        """Another one, which knows the same."""
+        """Return a copy."""
         return ColumnAdapter(self.table, self.columns)
 
     def leaves(self, x: Any) -> bool:
-        """Whether `arrays` is sure to leave ``x`` as it is; mostly it is, so that this is quick."""
+        """Whether `arrays` returns ``x`` unchanged. A quick check, as it mostly does."""
         return holds_own(x) and (self.table is None or type(x) is not dict)
 
     def arrays(self, where: str, x: Any, inputs: Mapping[str, Any]) -> Any:
@@ -469,8 +469,9 @@ class ColumnAdapter:
 
         `own_arrays` converts lists and other libraries' arrays. A frame for one input becomes a
         matrix, its columns in the order of training. If there are several inputs, each gets the
-        column of its name. A dict of all columns of the ``table`` is as a frame. Errors: columns
-        that are missing, not those of training, or no numbers; more or fewer than the input takes.
+        column of its name. A dict of all columns of the ``table`` is treated as a frame. Errors:
+        missing columns, columns other than in training, columns without numbers, another number of
+        columns than the input has.
         """
         if self.table is not None and self._has_columns(x, inputs):
             return self.table.arrays(x, list(inputs), where)
@@ -500,9 +501,10 @@ class ColumnAdapter:
         }
 
     def _has_columns(self, x: Any, inputs: Mapping[str, Any]) -> bool:
-        """Whether ``x`` is a dict of raw columns, of one axis, for the table.
+        """Whether ``x`` is a dict of raw columns with one axis for the table.
 
-        It has each that the table knows, or some instead of an input: then others are missing.
+        It has all columns of the table, or some of them instead of an input: then others are
+        missing.
         """
         table = self.table
         if table is None or not isinstance(x, Mapping) or is_frame(x):
@@ -512,7 +514,7 @@ class ColumnAdapter:
         return all(there) or (any(there) and not inputs.keys() <= x.keys())
 
     def remember(self, x: Any, names: Sequence[str]) -> None:
-        """Keep the order of the columns in ``x``, which a net with inputs ``names`` learnt of."""
+        """Store the order of the columns in ``x``, the data of a net with inputs ``names``."""
         if isinstance(x, (list, tuple)) and len(x) == len(names):
             x = dict(zip(names, x, strict=True))
         if is_frame(x):
@@ -523,7 +525,7 @@ class ColumnAdapter:
 
     @contextmanager
     def unless_refused(self) -> Iterator[None]:
-        """Inside, columns may be remembered; an error lets them be forgotten."""
+        """A block that may remember columns; after an error they are forgotten."""
         before = dict(self.columns)
         try:
             yield
@@ -532,7 +534,10 @@ class ColumnAdapter:
             raise
 
     def _features(self, where: str, name: str, frame: Any, shape: Any) -> Array:
-        """Features of an input; of a shape like an image's they would be in no order."""
+        """The features of an input. A frame is refused for an image's shape.
+
+        columns lack its order.
+        """
         given, known = names_of(where, frame), self.columns.get(name)
         if known is not None:
             expect_columns(where, given, known)

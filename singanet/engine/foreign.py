@@ -1,4 +1,4 @@
-"""Layers of the user's own: how they are called, and what they give back beside what they said."""
+"""Calls of users' layers, and checks of the results."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from singanet.params.param import Param
 from singanet.types import Gradient, RowSparse, Shape
 
 _SHOWN = 4
-"""Of a list that stands where an array should, so many parts are described."""
+"""The number of parts of a wrong list that an error describes."""
 
 
 def apart(x: Any, feed: Iterable[Any]) -> Any:
-    """``x``, in a copy where it is memory of the caller's, so that a layer may work in place."""
+    """``x``, copied if the caller owns its memory, so that a layer may work in place."""
     if isinstance(x, list):
         return [apart(part, feed) for part in x]
     shared = type(x) is np.ndarray and any(
         isinstance(given, np.ndarray) and np.may_share_memory(x, given) for given in feed
     )
-    # Laid out as it is, as a program copies it.
+    # The copy has the same layout, as in a program.
     return x.copy(order="K") if shared else x
 
 
 class _Entries(dict[str, Any]):
-    """``entries`` of a context, which tell in three parts what is not among them."""
+    """``entries`` of a context, with an error in three parts for missing names."""
 
     def __init__(self, entries: Mapping[str, Any], where: str, named: str, advice: str) -> None:
         super().__init__(entries)
@@ -51,7 +51,8 @@ class _Entries(dict[str, Any]):
 def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[Shape]) -> Any:
     """The checked output of a user's `Layer.forward` for ``x``; the step is called ``name``.
 
-    Errors: it is not of the sample ``shapes``; ``ctx`` lacks what is read; other arguments.
+    Errors: it does not have the sample ``shapes``; ``ctx`` lacks a value that forward reads; wrong
+    arguments.
     """
     ctx.in_shapes = _shapes_of(x)
     with _told(name, layer, ctx):
@@ -66,8 +67,8 @@ def run_backward(
 ) -> tuple[Any, Mapping[str, Gradient]]:
     """The checked result of a user's `Layer.backward` for ``dy``; the step is called ``name``.
 
-    Errors: it does not fit the sample shapes ``in_shapes``, what forward was given, or the
-    parameters; ``ctx`` lacks what is read; other arguments.
+    Errors: it does not fit the sample shapes ``in_shapes``, the inputs of forward or the
+    parameters; ``ctx`` lacks a value that backward reads; wrong arguments.
     """
     with _told(name, layer, ctx):
         made = _called(name, layer.backward, "def backward(self, ctx, dy)", ctx, dy)
@@ -86,9 +87,9 @@ def _called(name: str, method: Callable[..., Any], wanted: str, *arguments: Any)
 
 @contextmanager
 def _told(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
-    """While the layer has ``ctx``, its entries tell what is not among them."""
+    """A block in which missing entries of ``ctx`` raise an error in three parts."""
     if not isinstance(layer, Layer):
-        # One that is being recorded: a user's code runs deeper, if at all.
+        # It is being recorded: a user's code, if any, runs further inside.
         yield
         return
     where, params = f"layer {name!r}", ctx.params
@@ -114,7 +115,7 @@ def expect_output(name: str, made: Any, shapes: Sequence[Shape], count: int | No
     if not good or not all(map(_fits, parts, shapes)):
         raise ShapeError(
             f"layer {name!r}",
-            expected=f"forward to return {_batches(shapes)}, as its setup said",
+            expected=f"forward to return {_batches(shapes)}, as setup promised",
             received=_kind(made),
             advice="mend forward, or the shape that setup returns",
         )
@@ -135,16 +136,17 @@ def expect_gradients(
     given: Sequence[Shape] | None,
     params: Mapping[str, Param],
 ) -> tuple[Any, Mapping[str, Gradient]]:
-    """What `Layer.backward` gave, for inputs of the sample shapes ``in_shapes``, ``given`` so.
+    """Return the checked result of `Layer.backward` for inputs of sample shapes ``in_shapes``.
 
-    Errors: it is no ``(dx, {suffix: gradient})`` of the right shapes.
+    ``given`` are the shapes of forward's inputs. Errors: anything but ``(dx, {suffix: gradient})``
+    of the right shapes.
     """
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
         raise ShapeError(
             f"layer {name!r}",
-            expected="backward to return the input gradient and a dict of those of parameters",
+            expected="backward to return the input gradient and a dict of parameter gradients",
             received=_kind(made),
-            advice="write return dx, {'weight': dw}, or return dx, {} where there are none",
+            advice="write return dx, {'weight': dw}, or return dx, {} without parameters",
         )
     dx, by_suffix = made
     parts = [dx] if len(in_shapes) == 1 else dx

@@ -32,10 +32,10 @@ _PASSES = ("forward", "backward", "forward_relu", "backward_relu")
 
 @dataclass(frozen=True)
 class Fusion:
-    """A row of a table of fusions: steps in a row, and the layer that does what they do.
+    """A row of a table of fusions: consecutive steps, and the layer that replaces them.
 
-    ``pattern`` has a question for each of the steps, every one of which but the last is read by
-    the next alone; ``make`` gives the layer for them, which takes the inputs of all of them.
+    ``pattern`` has a condition for each step. Only the next step may read each of them, except the
+    last. ``make`` returns the layer, which has the inputs of all of them.
     """
 
     pattern: Sequence[Callable[[NodeStep], bool]]
@@ -43,7 +43,7 @@ class Fusion:
 
 
 class FusedRelu(Layer):
-    """A layer by its `forward_relu` and `backward_relu`: with the relu that follows it."""
+    """A layer with the relu that follows it, by `forward_relu` and `backward_relu`."""
 
     def __init__(self, layer: Layer, relu: Layer) -> None:
         super().__init__(layer.name)
@@ -54,37 +54,37 @@ class FusedRelu(Layer):
 
     @property
     def shared(self) -> Any:
-        """As the layer's."""
+        """The inner layer's ``shared``."""
         return self.inner.shared
 
     @property
     def synchronized(self) -> bool:
-        """As the inner layer's."""
+        """The inner layer's ``synchronized``."""
         return self.inner.synchronized
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The output of the relu, which is kept."""
+        """Return the output of the relu, and save it."""
         y: Array = self.inner.forward_relu(ctx, x)
         ctx.save(relu=y)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, Any]:
-        """As the layer's, from the gradient of the relu's output."""
+        """Return the layer's gradients from the gradient of the relu's output."""
         made: tuple[Any, Any] = self.inner.backward_relu(ctx, dy)
         return made
 
     def between(self, ctx: Context, dy: Array) -> Array:
-        """The gradient of what the relu reads; `backward` makes the same of it as of ``dy``."""
+        """Return the gradient of the relu's input; `backward` accepts it like ``dy``."""
         made: Array = ctx.ops.activation_backward("relu", dy, ctx.saved["relu"])
         return made
 
 
 def runs_as_written(part: Any, names: Sequence[str] = _PASSES) -> bool:
-    """Whether nothing replaced the methods ``names`` of ``part``, on it or in the class with it."""
+    """Whether no method ``names`` of ``part`` was replaced, on the object or in its class."""
     for name in names:
         kind = next((base for base in type(part).__mro__ if name in vars(base)), None)
         if kind is not None:
-            # Even what goes by another's name has the variables of its own module.
+            # Even a function with another's name has the globals of its own module.
             scope = getattr(vars(kind)[name], "__globals__", {})
             if name in vars(part) or scope.get("__name__") != kind.__module__:
                 return False
@@ -92,34 +92,35 @@ def runs_as_written(part: Any, names: Sequence[str] = _PASSES) -> bool:
 
 
 def does_relu(step: NodeStep) -> bool:
-    """Whether the layer's class, and none that it inherits from, has a relu after it in passes."""
+    """Whether the layer's own class, no base class, has `forward_relu` and `backward_relu`."""
     return {"forward_relu", "backward_relu"} <= vars(type(step.layer)).keys()
 
 
 def is_relu(step: NodeStep) -> bool:
-    """Whether the step is a relu and nothing else."""
+    """Whether the step is exactly a relu."""
     return type(step.layer) is Activation and step.layer.mode == "relu"
 
 
 FUSIONS = (Fusion((does_relu, is_relu), lambda step, relu: FusedRelu(step.layer, relu.layer)),)
-"""What training and evaluation have by one kernel; predictors have a longer table.
+"""The fusions of training and evaluation; predictors have a longer table. Not included.
 
-An activation in the memory of the product before it is no row: recorded steps take as long and as
-much memory without. Nor is a sum by blocks with the layer norm after it: oneDNN's kernels are
-slower so, NumPy's no faster than with blocks in the norm alone (`benchmarks/fusions.py`).
+an activation in the memory of the preceding product, since recorded steps take the same time and
+memory without it; a sum by blocks with the following layer norm, which makes oneDNN's kernels
+slower and NumPy's no faster than blocks in the norm alone (`benchmarks/fusions.py`).
 """
 
 
 def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
-    """``plan`` with the `FUSIONS` whose inner outputs nobody wants: none are ``asked`` for.
+    """``plan`` with the `FUSIONS` whose inner outputs are not read or ``asked`` for.
 
-    It is worked out anew after a change of a layer, and is the same plan if no row has changed.
+    The result is computed again after a change of a layer, and is the same plan if no row has
+    changed.
     """
     key, now = frozenset(asked), changes.now
-    # Of a plan that stays as it is none is kept: one that held itself would outlive its net.
+    # An unchanged plan is not cached: a plan with a reference to itself would outlive its net.
     seen, rows, other = plan.fused.get(key) or (-1, None, None)
     if seen != now:
-        # A layer that says whether it is recomputed is a unit of its own.
+        # A layer with its own setting of recompute is a unit of its own.
         found = [
             (fusion, row)
             for fusion, row in fusions_of(plan, FUSIONS, key)
@@ -135,10 +136,9 @@ def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
 def fusions_of(
     plan: Plan, table: Sequence[Fusion], asked: Collection[str] = ()
 ) -> list[tuple[Fusion, list[NodeStep]]]:
-    """The steps that rows of ``table`` fit, each step once, for the first row that does.
+    """The steps that match rows of ``table``, each step once, for the first matching row.
 
-    Outputs of the net and of the layers ``asked`` for stay, as do layers of which a pass was
-    replaced.
+    Outputs of the net and of the layers ``asked`` for stay, and so do layers with replaced passes.
     """
     readers: dict[int, list[NodeStep]] = {}
     for step in plan.steps:
@@ -159,7 +159,7 @@ def fusions_of(
 def _row(
     fusion: Fusion, first: NodeStep, readers: dict[int, list[NodeStep]], kept: Collection[str]
 ) -> list[NodeStep] | None:
-    """The steps from ``first`` on that ``fusion`` fits."""
+    """The steps from ``first`` on that match ``fusion``."""
     row: list[NodeStep] = []
     for fits in fusion.pattern:
         if row:
@@ -175,7 +175,7 @@ def _row(
 def rewritten(plan: _Plan, found: Sequence[tuple[Fusion, list[NodeStep]]]) -> _Plan:
     """``plan`` with one step for each row of steps that was ``found``.
 
-    It stands where the first of them did, or where the last one did if that reads more.
+    The new step replaces the first step of the row, or the last one if that has further inputs.
     """
     places: dict[NodeStep, list[NodeStep]] = {}
     for fusion, row in found:
@@ -204,10 +204,10 @@ _METHODS = ("forward", "backward", "compute", "gradient", "of_samples", "average
 
 
 class HeadOfStep(HeadLoss):
-    """The head of a net with the net's loss, where the gradient of the losses is known beforehand.
+    """The head of a net with the net's loss, if the gradient of the losses is known beforehand.
 
-    It comes after the labels. So the forward makes all gradients, and no scores twice: ``sends_on``
-    and ``trained`` are which. What ``metrics`` find of the rows comes out, too.
+    Its inputs include the labels, so the forward computes all gradients, and no scores twice.
+    ``sends_on`` and ``trained`` select the gradients. The ``metrics`` of the rows are outputs too.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class HeadOfStep(HeadLoss):
         return [saved["dx"], *[None] * (saved["inputs"] - 1)], saved["grads"]
 
     def scores(self, y: Array) -> Array:
-        """A stand-in for the scores of labels ``y``, of which only the shape is read."""
+        """A placeholder for the scores of labels ``y``; only its shape is read."""
         dense = dense_of(self.head)
         assert dense is not None
         assert self.in_shapes
@@ -247,10 +247,10 @@ class HeadOfStep(HeadLoss):
 
 
 def headed(net: NetCore, request: StepRequest) -> Plan | None:
-    """The plan of ``net`` with the loss of a step in its last layer; None where it is not.
+    """Return the plan of ``net`` with the loss of a step in its last layer, or None.
 
-    So it is where loss, head or a metric are others than those that go by rows, and where all
-    scores are about as many as a block of them.
+    None if loss, head or a metric cannot be computed by rows, and if all scores take about as much
+    memory as one block of them.
     """
     y, looks = request.y, looks_of(request.measure)
     if looks is None:
@@ -303,7 +303,7 @@ def _are_many(step: NodeStep, y: Array) -> bool:
 
 
 def _is_head(plan: Plan, step: NodeStep) -> bool:
-    """Whether ``step`` is a product as it was written, whose output nobody else reads."""
+    """Whether ``step`` is an unmodified product whose output no layer reads."""
     layer = step.layer
     if dense_of(layer) is None or step.fed or step.foreign or step.frozen:
         return False
@@ -322,7 +322,7 @@ def _with_loss(
     weight: Array | None,
     metrics: Sequence[Any],
 ) -> Plan:
-    """``plan`` whose last step is a `HeadOfStep`, with inputs for what that reads beside."""
+    """``plan`` whose last step is a `HeadOfStep`, with inputs for targets, gradient and weights."""
     trained, at = plan.settings().trained, plan.steps.index(step)
     useful = plan.useful(trained, ())
     sends_on = any(useful[k] for k in plan.sources[at])

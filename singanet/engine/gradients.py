@@ -1,4 +1,4 @@
-"""Gradients of anything by anything: what is asked, and how layers answer."""
+"""Gradients of any tensor by any other: the request, and its computation by layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from singanet.types import Array, Shape
 
 @dataclass(frozen=True)
 class Head:
-    """Where a gradient starts: at output ``index`` of the step ``node``, from ``dy``, or ones."""
+    """The start of a gradient: output ``index`` of the step ``node``, with gradient ``dy`` or 1."""
 
     label: str
     node: str
@@ -47,11 +47,11 @@ class Head:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question for gradients: ``part`` is what they go through, ``key`` what it depends on.
+    """A request for gradients through ``part``; the result depends on ``key``.
 
-    They start at ``heads``, and, where there is a ``loss_scale``, at the loss of ``targets`` times
-    it. ``wanted`` are the steps whose output gradients are asked for. ``streamed`` says that
-    the caller may change parameters between the answers.
+    The gradients start at ``heads`` and, with a ``loss_scale``, at the loss of ``targets`` times
+    this scale. ``wanted`` are the steps whose output gradients are returned. ``streamed`` means
+    that the caller may change parameters between the results.
     """
 
     part: Part
@@ -67,7 +67,7 @@ class Asked:
 
     @property
     def of_loss(self) -> bool:
-        """Whether the loss is among what is differentiated."""
+        """Whether the loss is differentiated."""
         return self.loss_scale is not None
 
     @property
@@ -77,7 +77,7 @@ class Asked:
 
     @property
     def plan(self) -> Part:
-        """The part as it runs, with fused steps but for those that somebody looks into."""
+        """The part as it runs, fused except at the requested outputs."""
         return fused(self.part, {*self.seen, *self.wanted})
 
     def shape_of(self, head: Head, outputs: Mapping[str, Any]) -> Shape:
@@ -97,7 +97,7 @@ class Asked:
         return {slot: summed for slot, p in parts.items() if (summed := total(p, ops)) is not None}
 
     def answers(self, walk: BackwardWalk) -> Iterator[LayerGradients]:
-        """The items of ``walk`` that have something of what was asked, and nothing else."""
+        """The items of ``walk`` with a requested gradient, reduced to the requested ones."""
         for item in walk.run():
             outputs = item.output_grads
             mine = {item.layer: outputs.pop(item.layer)} if item.layer in outputs else {}
@@ -109,9 +109,9 @@ class Asked:
 def by_layers(
     net: NetCore, asked: Asked, store: ContextStore | None = None
 ) -> Iterator[LayerGradients]:
-    """The answers, layer by layer from the last on; their arrays are nobody else's.
+    """Yield the gradients layer by layer, from the last; their arrays are not shared.
 
-    Those of contexts are in ``store``, if any.
+    ``store`` contains the arrays of contexts, if any.
     """
     part, ops, dtype = asked.plan, net.device.ops, net.dtype
     with net.device.scope():

@@ -1,4 +1,4 @@
-"""Nets whose weights are held in fewer bits than they are computed with."""
+"""Nets with narrow weights, of fewer bits than they are computed with."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from singanet.optimizer.chain import UpdateChain
 
 Holder = Callable[[Param, bool], ParamStorage | None]
-"""What is to hold a parameter, which lies (out, in) if it is turned; None if it stays."""
+"""Returns the storage of a parameter, stored (out, in) if transposed; None if it stays as it is."""
 
 
 class Holding(LayerByLayer):
-    """Runs the layers one after the other; weights are widened where a layer is updated."""
+    """Runs the layers one after the other; weights are widened for the update of a layer."""
 
     can = Capabilities(
         records=True,
@@ -56,7 +56,7 @@ class Holding(LayerByLayer):
         self._checked = -1
 
     def register(self, net: Any, optimizer: Any) -> UpdateChain:
-        """As `LayerByLayer`. Errors: those of what is held, as steps are."""
+        """Register as `LayerByLayer` does. Errors: weights that cannot be trained."""
         before = self._met
         chain = super().register(net, optimizer)
         if self._met is not before:
@@ -68,7 +68,7 @@ class Holding(LayerByLayer):
         return chain
 
     def _expect_steps(self, net: Any, chain: UpdateChain) -> None:
-        """Errors: blocks that are to be trained; several ranks that would round each at random."""
+        """Errors: weights in blocks that are trained; several ranks with stochastic rounding."""
         self._expect_trainable(net._execution_plan())
         expect_rounded_alike(net.params(), chain)
 
@@ -81,7 +81,7 @@ class Holding(LayerByLayer):
         store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
-        """As `LayerByLayer`. Errors: weights in blocks that are to be trained."""
+        """Run a training forward. Errors: weights in blocks that are trained."""
         self._expect_trainable(net._execution_plan())
         made = super().forward(net, feed, asked, starts, store, other)
         return _NarrowPass(made)
@@ -96,7 +96,7 @@ class Holding(LayerByLayer):
         try:
             return super().train(net, forward, request, chain)
         finally:
-            # What was updated when the walk was over.
+            # Weights that were updated after the walk.
             settle(net.params(), net.rng)
 
     def gradients(
@@ -116,15 +116,15 @@ def expect_trainable(plan: Plan) -> None:
     if stuck:
         raise CallOrderError(
             "training",
-            expected="weights of floats, or none of those in blocks among what is trained",
+            expected="trained weights of floats, not of blocks",
             received=f"blocks that cannot be updated: {one_of(stuck, 3)}",
-            advice="net.adapt(lora=8) trains pairs beside them; net.as_type('bfloat16') makes"
+            advice="net.adapt(lora=8) trains low-rank pairs; net.as_type('bfloat16') makes"
             " floats of them again",
         )
 
 
 def expect_rounded_alike(params: Iterable[Param], chain: UpdateChain) -> None:
-    """Errors: several ranks with the same ``params``, which each would round at random."""
+    """Errors: ``params`` rounded at random by each of several ranks."""
     if any(not stage._alone for stage in chain.reducers) and any(map(_is_random, params)):
         raise CallOrderError(
             "training on several ranks",
@@ -140,7 +140,7 @@ def _is_random(param: Param) -> bool:
 
 
 class _NarrowPass(Pass):
-    """The pass ``made``, whose items are rounded when the next one is asked for."""
+    """The pass ``made``, whose items are rounded when the caller asks for the next one."""
 
     def __init__(self, made: Pass) -> None:
         self.plan: Plan = made.plan
@@ -160,9 +160,10 @@ class _NarrowPass(Pass):
 
 
 def settled(net: Net, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
-    """``items``, whose values are held again as soon as the next one is asked for.
+    """Yield ``items``; their values are rounded to storage when the caller asks for the next one.
 
-    Who walks still has an item then, and lets go of it for the next one: it is looked at twice.
+    The walk still refers to the last item then, and releases it for the next one: so each is
+    settled twice.
     """
     by_name = {param.name: param for param in net.params()}
     before: list[Param] = []
@@ -178,14 +179,14 @@ def settled(net: Net, items: Iterable[LayerGradients]) -> Generator[LayerGradien
 
 
 def settle(params: Iterable[Param], rng: Any) -> None:
-    """Have what was lent of ``params`` held again; what is rounded at random draws of ``rng``."""
+    """Store the widened arrays of ``params`` again; stochastic rounding draws from ``rng``."""
     for param in params:
         if isinstance(param.storage, NarrowWeights):
             param.storage.settle(rng)
 
 
 def matrices_of(net: Net) -> list[tuple[Param, bool]]:
-    """The parameters that kernels read as held matrices, and whether each lies (out, in)."""
+    """The parameters that kernels read as narrow matrices, and whether each is stored (out, in)."""
     found: dict[int, tuple[Param, bool]] = {}
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     for layer in layers:
@@ -197,10 +198,10 @@ def matrices_of(net: Net) -> list[tuple[Param, bool]]:
 
 
 def hold(net: Net, where: str, holder: Holder) -> list[str]:
-    """Have matrices of ``net`` in what ``holder`` gives for them; their names.
+    """Store matrices of ``net`` as ``holder`` decides; return their names.
 
-    Errors: a net that is not in memory, on several ranks or nested. An error of ``holder``
-    leaves it as it was.
+    Errors: a net that is not in memory, on several ranks or nested. If ``holder`` fails, the net is
+    unchanged.
     """
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     expect_whole(net, where)
@@ -221,14 +222,14 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
             param.storage = old
         raise
     if before:
-        # One that is whole records its steps.
+        # The executor of a whole net records its steps.
         executor: Any = net.executor
         executor.hold(True)
     return [param.name for param, _ in before]
 
 
 def hold_as(net: Net, dtype: Any, rounding: str | None, as_type: Callable[[Any], None]) -> None:
-    """`FeedForwardNet.as_type`, which goes by ``as_type`` where no words are to be held."""
+    """Carry out `FeedForwardNet.as_type`, by ``as_type`` unless the type is stored as words."""
     if isinstance(dtype, str) and dtype == "bfloat16":
         if net.dtype != np.float32:
             net.as_type("float32")
@@ -274,10 +275,10 @@ def rounding_of(net: Net) -> str | None:
 
 
 KINDS: Mapping[str, tuple[str, ...]] = {"int8": ("Q8_0",), "int4": ("Q4_1", "Q4_0")}
-"""The kinds of blocks that are so many bits, the one that is made first."""
+"""The kinds of blocks by type, the default kind first."""
 
 Blocks = Callable[[Param], tuple[Array, str] | None]
-"""ggml's blocks of a parameter (outputs, blocks, bytes) and their kind, where there are some."""
+"""Returns ggml's blocks of a parameter (outputs, blocks, bytes) and their kind, or None."""
 
 
 def hold_blocks(
@@ -287,17 +288,17 @@ def hold_blocks(
     blocks_of: Blocks | None = None,
     of: Callable[[Param], bool] = lambda _: True,
 ) -> dict[str, float]:
-    """Hold matrices in blocks of "int8" or "int4"; by name how far that is from what they were.
+    """Store matrices in blocks of "int8" or "int4"; return the relative error by name.
 
-    Tables of words are held in 8 bits: in 4 they would cost more accuracy than all others. The
-    distance is the root of the mean square of the difference, over that of the values; 0 for what
-    is in such blocks already, or has them by ``blocks_of``. Matrices whose inputs are no multiple
-    of 32 stay as they are, and so do those that are not ``of`` the ones asked for.
-    Errors: another type, and those of `hold`.
+    Embedding tables are stored in 8 bits: 4 would cost more accuracy than all other weights. The
+    error is the root mean square of the difference, divided by that of the values; 0 for a matrix
+    that is in such blocks already, also by ``blocks_of``. Only matrices selected by ``of`` whose
+    number of inputs is a multiple of 32 are changed. Errors: another type, and the errors of
+    `hold`.
     """
     if dtype not in KINDS:
         raise ArgumentError(
-            where, expected=one_of(KINDS), received=brief(dtype), advice="int8 is the nearer one"
+            where, expected=one_of(KINDS), received=brief(dtype), advice="int8 is more accurate"
         )
     errors: dict[str, float] = {}
     tables = _tables_of(net)
@@ -327,9 +328,9 @@ def hold_blocks(
 
 
 def watch(net: Net, where: str, most: int) -> int:
-    """Watch what the next matrices are multiplied by, in ``most`` bytes; how many there are.
+    """Collect statistics of the inputs of matrices in ``most`` bytes; return their number.
 
-    Of those that 4 bits will hold, and that are floats in memory. Errors: those of `hold`.
+    The matrices are of floats in memory that 4 bits will store. Errors: as `hold`.
     """
     tables, left = _tables_of(net), [most]
 
@@ -348,7 +349,7 @@ def watch(net: Net, where: str, most: int) -> int:
 
 
 def unwatch(net: Net) -> None:
-    """Have what is watched still as it was."""
+    """Restore the storage of the watched matrices."""
     for param in net.params():
         if isinstance(param.storage, WatchedWeights):
             param.storage = param.storage.before
@@ -358,12 +359,12 @@ def unwatch(net: Net) -> None:
 
 
 def is_watched(param: Param) -> bool:
-    """Whether what it multiplies is summed."""
+    """Whether statistics of its inputs are collected."""
     return isinstance(param.storage, WatchedWeights)
 
 
 def _tables_of(net: Net) -> set[int]:
-    """The parameters that are looked up, by what they are at root."""
+    """The ids of the root parameters of embedding tables."""
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     tables = (layer.params.values() for layer in layers if layer.traits.looks_up)
     return {id(param.root) for params in tables for param in params}
@@ -386,7 +387,7 @@ def _values(net: Net, param: Param) -> Array:
 
 
 def let_go(net: Net) -> None:
-    """Have weights that are held in fewer bits as float32 arrays again."""
+    """Store narrow weights as float32 arrays again."""
     held = [param for param in net.params() if isinstance(param.storage, NarrowWeights)]
     if held:
         expect_whole(net, "net.as_type")

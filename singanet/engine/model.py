@@ -26,14 +26,14 @@ OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 
 
 def metrics_of(measure: Measure) -> Sequence[Any]:
-    """The metrics that are all that ``measure`` shows outputs; none where it does not tell."""
+    """The metrics that see outputs through ``measure``; empty if it has no ``shows``."""
     return () if measure is None else tuple(getattr(measure, "shows", ()))
 
 
 def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
-    """What decides over what `metrics_of` a ``measure`` find of single rows of outputs.
+    """The settings of the metrics of a ``measure`` that are computed by rows.
 
-    None where something looks at outputs that is no metric which goes by rows.
+    None if outputs are read by anything but such metrics.
     """
     if measure is None:
         return ()
@@ -42,7 +42,7 @@ def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
         return None
     found = []
     for metric in shown:
-        # A user's own that only judges single batches has none.
+        # A user's metric of single batches lacks this method.
         settings = metric._row_settings() if hasattr(metric, "_row_settings") else None
         if settings is None:
             return None
@@ -51,9 +51,9 @@ def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
 
 
 class StepRequest(NamedTuple):
-    """One training step to be carried out: on inputs ``x``, so far unchecked, and targets ``y``.
+    """A training step to run: inputs ``x``, not yet checked, and targets ``y``.
 
-    ``weight`` has a number a sample.
+    ``weight`` has one number per sample.
     """
 
     x: Any
@@ -65,11 +65,11 @@ class StepRequest(NamedTuple):
 
 
 class Placed(Protocol):
-    """An executor of a net whose layers lie on several ranks, as a training sees it.
+    """An executor of a net whose layers are on several ranks, as seen by a training.
 
-    ``comm`` is of all of them. A rank takes the part ``share`` = (number, of how many) of each
-    batch; outputs in training are seen on the ranks ``measuring`` alone. ``part`` is what of the
-    net is on this rank, ``places`` has the stage of each layer.
+    ``comm`` includes all of them. The rank reads the part ``share`` = (number, count) of each
+    batch; only the ranks ``measuring`` see outputs in training. ``part`` contains the layers of
+    this rank, ``places`` the stage of each layer.
     """
 
     comm: Collectives
@@ -86,20 +86,20 @@ class Placed(Protocol):
         """The bytes that this process has sent and received."""
 
     def on_first(self, work: Callable[[], Any]) -> Any:
-        """``work()`` on rank 0, where all parameters can be read meanwhile. All ranks call it."""
+        """Run ``work()`` on rank 0, which can read all parameters meanwhile. All ranks call it."""
 
     def _can_move(self, places: Mapping[str, int]) -> bool:
-        """Whether the layers may be where ``places`` says."""
+        """Whether the layers may move to ``places``."""
 
     def move(self, places: Mapping[str, int]) -> None:
-        """Let them be there. All ranks call it."""
+        """Move the layers to ``places``. All ranks call it."""
 
     def owner(self, name: str) -> int:
         """The rank that updates the parameter, the first of several."""
 
 
 def placed_by(net: Any) -> Placed | None:
-    """The executor of ``net``, where its layers lie on several ranks."""
+    """The executor of ``net`` if the net's layers are on several ranks, else None."""
     found: Placed | None = net.executor.placed if hasattr(net, "executor") else None
     return found
 
@@ -120,7 +120,7 @@ class NetCore(Protocol):
 
     @property
     def version(self) -> int:
-        """Another number after each change of the graph."""
+        """A number that changes with each change of the graph."""
 
     @property
     def _passes_are_its_own(self) -> bool:
@@ -144,12 +144,12 @@ INPUT = "/input"
 
 
 class Part(Plan):
-    """The steps of ``whole`` that gradients of the slots ``heads`` go through, to what is asked.
+    """The steps of ``whole`` that gradients of the slots ``heads`` go through.
 
-    Forward runs what the heads depend on, and keeps the contexts that lie above the steps
-    ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in
-    ``fed`` the arrays that they are fed with are outputs of a step in front, so that their
-    gradients can be ``wanted`` too. ``outputs`` are those that a loss or a caller reads, if any.
+    Forward runs the steps that the heads depend on. It saves the contexts above the ``wanted``
+    steps, whose output gradients are returned, and above uses of ``params``. The inputs of the
+    steps in ``fed`` become outputs of an added step, so that their gradients can be ``wanted``.
+    ``outputs`` are read by a loss or a caller, if any.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Part(Plan):
         self._connect()
 
     def _connect(self) -> None:
-        """As `Plan`, with the walk from the heads to what is wanted and to the parameters."""
+        """Connect the steps; compute the walk from the heads to the wanted steps and parameters."""
         super()._connect()
         self._trained = [self._trains_any(step) for step in self.steps]
         self._walk = BackwardPlan(self, self._trained, self.heads, self.wanted)
@@ -198,15 +198,15 @@ class Part(Plan):
         return any(id(param) in self.params for param in step.layer.params.values())
 
     def trains(self, param: Param) -> bool:
-        """Whether it was asked for, trained or not."""
+        """Whether the gradient of ``param`` is requested."""
         return id(param) in self.params
 
     def trained(self) -> Sequence[bool]:
-        """Whether a parameter of the step was asked for."""
+        """Whether a parameter gradient of each step is requested."""
         return self._trained
 
     def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
-        """For each step whether the walk back goes through it, in training or evaluation."""
+        """For each step whether the walk visits it, in training or evaluation."""
         return self._kept
 
     def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
@@ -214,9 +214,9 @@ class Part(Plan):
         return self._walk
 
     def with_params(self, values: Mapping[int, Param], behind: Mapping[str, Layer]) -> Part:
-        """A copy with other parameters, ``values`` by the ids of those that they stand for.
+        """A copy with other parameters, ``values`` by the ids of the replaced ones.
 
-        The layers ``behind`` steps, by the names of these, change their outputs.
+        The layers ``behind`` change the outputs of the steps of these names.
         """
         made = copy.copy(self)
         layers: dict[int, Any] = {}
@@ -239,7 +239,7 @@ class Part(Plan):
         return made
 
     def _behind(self, step: NodeStep, layer: Layer) -> NodeStep:
-        """A step that takes over name and outputs of ``step``, which gets others."""
+        """A step that gets the name and outputs of ``step``, which gets new outputs."""
         shapes = [self.slot_shapes[slot] for slot in step.out_slots]
         slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
         self.slot_shapes += shapes
@@ -261,9 +261,9 @@ def _before(plan: Plan, slots: Iterable[int]) -> list[NodeStep]:
 
 
 def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
-    """The slots from which a gradient goes on to one of ``heads``, and which steps these come from.
+    """The slots whose gradient reaches one of ``heads``, and which steps produce them.
 
-    That of a layer that stops gradients is no way, nor are indices.
+    Gradients stop at layers that stop them and at indices.
     """
     slots, steps = set(heads), [False] * len(plan.steps)
     for i in reversed(range(len(steps))):

@@ -1,4 +1,4 @@
-"""The net: a graph of layers with parameters, passes and steps; what every room above works on."""
+"""The net: a graph of layers with parameters, passes and steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Net(GraphBuilder):
         seed: int | None = None,
     ) -> None:
         super().__init__(name)
-        # Whatever has a loss's methods, or None: so a loop of the user's own needs no question.
+        # Any object with a loss's methods, or None, so that users' loops need no check.
         self.loss: Any
         parts, self.loss = told_apart(layers, loss)
         self.metric: Metric | Any = checked_metric(metric)  # or None, alike
@@ -132,7 +132,7 @@ class Net(GraphBuilder):
 
     @contextmanager
     def _unfilled(self) -> Iterator[int]:
-        """Return a context in which unfilled parameters are zeros, which take next to no memory.
+        """Return a context in which unfilled parameters are zeros without memory of their own.
 
         It yields the peak bytes of filling them. Afterwards they are unfilled again, so that a net
         larger than memory can be planned.
@@ -153,10 +153,10 @@ class Net(GraphBuilder):
 
     @contextmanager
     def _filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
-        """Return a context in which unfilled parameters get values from ``value_of``, not draws.
+        """Return a context in which unfilled parameters get values from ``value_of``.
 
-        It is called for one parameter after the other, as the net or a folder needs them; an
-        error leaves the net partly filled.
+        It is called for one parameter after the other, as the net or a folder needs them; an error
+        leaves the net partly filled.
         """
         before, self._fill = self._fill, value_of
         try:
@@ -214,7 +214,7 @@ class Net(GraphBuilder):
         found: dict[int, Param] = {}
         for layer in reversed(self.layers):
             for param in layer.params.values():
-                # What layers share is yielded by the first of them, which comes last.
+                # Backward yields a shared parameter at its first layer, which it visits last.
                 found.pop(id(param), None)
                 found[id(param)] = param
         return list(found.values())
@@ -263,8 +263,8 @@ class Net(GraphBuilder):
     def buckets(self) -> list[Bucket]:
         """Return the flat arrays that contain several small parameters, and the places of these.
 
-        Their order is that of backward, from the last layer to the first. Parameters that are
-        large, were assigned, or were not trained when the net filled them are in none.
+        They are in the order of backward, from the last layer to the first. A parameter is in no
+        bucket if it is large, was assigned, or was not trained when the net filled it.
         """
         return buckets_of((param.name, param.value) for param in self._walk_back_params())
 
@@ -395,10 +395,7 @@ class Net(GraphBuilder):
 
     @property
     def table(self) -> Table | None:
-        """What makes arrays of raw frames, for inputs of its names; it goes into the net's file.
-
-        Errors: `ArgumentError` for another object.
-        """
+        """The `singanet.data.Table` that converts raw frames to the net's inputs; None for none."""
         return self.intake.table
 
     @table.setter
@@ -426,7 +423,7 @@ class Net(GraphBuilder):
         return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})
 
     def _remember(self, x: Any, taken: Any) -> None:
-        """Store the columns of frames in ``x``, from which ``taken`` was made."""
+        """Store the columns of frames in ``x``, which `taken` converted."""
         if taken is not x:
             self.intake.remember(x, self.ports().inputs)
 
@@ -455,7 +452,7 @@ class Net(GraphBuilder):
         self._forget_pass()
         if train:
             self._remember(given, x)
-            # The caller may fill its arrays anew before the walk back, which reads the feed.
+            # The caller may overwrite its arrays before backward, which reads the feed.
             feed = apart_from(feed, roots_in(x))
             with self.rehearsal(only_failed=True):
                 made = self.executor.forward(self, feed, asked)
@@ -473,8 +470,8 @@ class Net(GraphBuilder):
     ) -> Generator[LayerGradients, None, None]:
         """Yield ``(names, values, grads)`` of each layer, from the last to the first.
 
-        Before each yield the layer's context and incoming gradient are released, and the net keeps
-        no reference to ``grads``; ``values`` may be updated in place. Errors: no training forward
+        Before each yield the layer's context and incoming gradient are released, and the net has no
+        reference to ``grads``; ``values`` may be updated in place. Errors: no training forward
         before, or one whose backward has run; a wrong name or shape.
 
         Args:
@@ -488,7 +485,7 @@ class Net(GraphBuilder):
             raise CallOrderError(
                 "net.backward",
                 expected="a training forward before each backward",
-                received="none, or one whose backward was already taken",
+                received="no forward, or a forward whose backward has run",
                 advice="call net.forward(True, x) first",
             )
         made, asked = self._pass, self._names(output)
@@ -578,7 +575,7 @@ class Net(GraphBuilder):
             self._forget_pass()
         if self.pending:
             self._build_for("net.step, x", x)
-        # Small steps take about as long as ten calls.
+        # A small step takes about the time of ten calls, so common types skip the check.
         taken = x if type(x) is np.ndarray else self.taken("net.step, x", x)
         if type(y) is not np.ndarray:
             y = own_arrays("net.step, y", y)

@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CASES = 64
-"""Cases that a plan remembers at most: nets whose layers are switched at random have many."""
+"""The maximum number of cases that a plan caches: nets with randomly switched layers have many."""
 
 _Case = TypeVar("_Case")
 
 
 class ContextStore(Protocol):
-    """Where contexts have their arrays between forward and backward, if not in memory."""
+    """The storage of contexts' arrays between forward and backward, if not memory."""
 
     def put(self, ctx: Context) -> None:
-        """Take what ``ctx`` holds; called for the contexts of a forward in their order."""
+        """Store the arrays of ``ctx``; called for the contexts of a forward in order."""
 
     def bring(self, ctx: Context) -> None:
-        """Have in ``ctx`` again what it held; called for those that are needed, the last first."""
+        """Load the arrays of ``ctx`` again; called for the needed contexts, the last first."""
 
 
 class NodeStep:
     """One node with its inputs and outputs resolved to slots, numbered over the net.
 
-    A fused one stands for several nodes, its ``members``, with the name of the last. The
-    ``owner`` is the one that has the parameters, if any has.
+    A fused step replaces several nodes, its ``members``, and has the name of the last. Its
+    ``owner`` is the member with the parameters, if any.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class NodeStep:
         self.kinds = [self.layer._input_kind(k) for k in range(self.in_count)]
         self.integers = frozenset(k for k, kind in enumerate(self.kinds) if kind == "integers")
         self.gives_integers = self.layer.traits.gives_integers
-        # Whether the batch sizes of its inputs are known only when they come.
+        # Whether the batch sizes of its inputs are known only at run time.
         self.unsure = False
         # Whether one sample broadcasts to the samples of the other inputs.
         self.broadcasts = isinstance(self.layer, Combine)
@@ -126,12 +126,12 @@ class NodeStep:
 
     @property
     def in_count(self) -> int:
-        """How many arrays it reads, fed ones too."""
+        """The number of arrays that it reads, fed arrays included."""
         shapes = self.layer.in_shapes
         return len(shapes) if isinstance(shapes, list) else 1
 
     def fed_type(self, k: int) -> np.dtype[Any]:
-        """The type of what is fed as input ``k``."""
+        """The type of the feed for input ``k``."""
         if k not in self.integers:
             return self.floats
         declared = self.layer.dtype if isinstance(self.layer, Dummy) else None
@@ -157,10 +157,10 @@ class NodeStep:
 
 
 class StoredArrays(Mapping[str, Any]):
-    """The arrays of ``layer`` by suffix, got from where they are whenever they are asked for.
+    """The arrays of ``layer`` by suffix, read from their storage at each access.
 
-    A context may refer to it until backward, and none of them has to stay in memory meanwhile.
-    Layers whose kernels take a `NarrowMatrix` may read one, but no ``foreign`` layer does.
+    A context may refer to it until backward without any array in memory meanwhile. Layers whose
+    kernels accept a `NarrowMatrix` may get one, but not ``foreign`` layers.
     """
 
     __slots__ = ("_matrices", "_params")
@@ -202,7 +202,7 @@ def run_step(
 ) -> tuple[Any, Context]:
     """The output of ``step`` for ``x`` and its context; with ``train`` it runs as in training.
 
-    ``layer`` may take the place of its own; ``past`` has the earlier steps of the sequences.
+    ``layer`` may replace the step's own; ``past`` contains the earlier steps of the sequences.
     """
     if layer is None or layer is step.layer:
         layer, params = step.layer, step.params()
@@ -226,11 +226,11 @@ def run_step(
 
 
 class PlanSettings(NamedTuple):
-    """The settings of parameters and layers at the change ``now``, a value a step of the plan.
+    """The settings of parameters and layers at the change ``now``, one value per step of the plan.
 
-    Whether backward yields parameters of it, and which by suffix; whether a training forward runs
-    it as in training. ``recompute`` is whether any step is to be run again. ``state`` are the
-    parameters that forwards move, ``synchronized`` is whether any layer is.
+    ``trained``: backward yields parameters of the step, ``params`` by suffix. ``in_training``: a
+    training forward runs it as in training. ``recompute``: any step is run again. ``state`` are the
+    parameters that forwards update, ``synchronized`` is whether any layer is synchronized.
     """
 
     now: int
@@ -246,17 +246,18 @@ _UNKNOWN = PlanSettings(-1, (), (), (), False, (), False)
 
 
 class Plan:
-    """The sorted steps of a net, and where each slot is read for the last time.
+    """The sorted steps of a net, and the last reader of each slot.
 
     They compute with the type ``floats``. The nodes named in ``frozen`` run as in evaluation and
-    are not trained. ``listed`` are the inputs in the order in which a list feeds them.
+    are not trained. ``listed`` are the inputs in the order of a list of feeds.
     """
 
     listed: Sequence[str] = ()
-    # Of one that ends in the loss, see `singanet.engine.fusion`: that step's layer, what it is fed.
+    # If the plan ends in the loss (`singanet.engine.fusion`): the layer of this step, its inputs.
     head: Any = None
     of_loss: Sequence[str] = ()
-    # By the ids of parameters the step whose gradient of it waits for no other, see `each_use`.
+    # By ids of parameters: the step that yields a gradient before the other uses, see
+    # `by_each_use`.
     apart: Mapping[int, str] = MappingProxyType({})
 
     def __init__(
@@ -285,11 +286,11 @@ class Plan:
                 f"net, output {name!r}",
                 expected="arrays that layers have computed",
                 received="a sparse input",
-                advice="put a Dense behind it",
+                advice="add a Dense layer after it",
             )
 
     def _connect(self) -> None:
-        """Work out who makes and reads what, and which steps gradients come from."""
+        """Find writers and readers of each slot, and the steps that gradients come from."""
         for name in self.outputs:
             self._expect_dense(name)
         self.producer = [-1] * len(self.slot_shapes)
@@ -298,7 +299,7 @@ class Plan:
                 self.producer[slot] = i
         self.frees = _last_reads(self.steps)
         self.stops = any(step.layer.traits.stops_gradient for step in self.steps)
-        # Batch sizes may differ among inputs, and behind layers that change them.
+        # Batch sizes may differ among inputs, and after layers that change them.
         self.joins = any(step.joins for step in self.steps)
         self.stacks = any(step.layer.traits.samples != "same" for step in self.steps)
         if self.joins and self.stacks:
@@ -319,7 +320,7 @@ class Plan:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self.parts: dict[Any, Any] = {}
-        # By `singanet.engine.fusion` and `singanet.engine.fusion`.
+        # Caches of `singanet.engine.fusion`.
         self.fused: dict[Any, Any] = {}
         self.headed: dict[Any, Plan] = {}
         self._settings = _UNKNOWN
@@ -327,7 +328,7 @@ class Plan:
         self._backward: dict[Any, BackwardPlan] = {}
 
     def _mark_unsure(self) -> None:
-        """Mark the steps that read several arrays, at least one behind an "own" batch size."""
+        """Mark the steps that read several arrays, at least one after an "own" batch size."""
         unsure: set[int] = set()
         for step in self.steps:
             reads = not unsure.isdisjoint(step.in_slots)
@@ -336,7 +337,7 @@ class Plan:
                 unsure.update(step.out_slots)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was worked out, which knows the parameters by their ids."""
+        """Drop the caches, which refer to parameters by id."""
         fresh = {
             "_settings": _UNKNOWN,
             "_keeping": {},
@@ -355,18 +356,18 @@ class Plan:
         return made
 
     def summed(self) -> Self:
-        """The plan without those whose gradients wait for no other."""
+        """The plan in which gradients of all uses of a parameter are summed before its update."""
         made = copy.copy(self)
         made.apart, made.fused = {}, {}
         return made
 
     def take(self, steps: list[NodeStep]) -> None:
-        """Have ``steps`` instead; names stay in their order, wherever fused steps stand."""
+        """Replace the steps; names stay in their order, wherever fused steps are."""
         by_name = {name: step for step in steps for name in step.members}
         self.steps, self.by_name = steps, {name: by_name[name] for name in self.by_name}
 
     def _let_integers_through(self) -> None:
-        """Mark the steps that move integers: such as come in, or as all want who say what."""
+        """Mark the steps that pass integers on, by their inputs or by what all readers require."""
         readers: dict[int, list[InputKind]] = {}
         for i, step in reversed(list(enumerate(self.steps))):
             wanted = {kind for kind in readers.get(i, ()) if kind != "any"}
@@ -439,7 +440,7 @@ class Plan:
         return [batch * itemsize * math.prod(shape) for shape in shapes]
 
     def reached(self, slots: Iterable[int]) -> list[bool]:
-        """For each step whether gradients of ``slots`` come to it, if all layers send them on."""
+        """For each step whether gradients of ``slots`` reach it, if all layers pass them on."""
         marks = [False] * len(self.steps)
         for slot in slots:
             marks[self.producer[slot]] = True
@@ -459,10 +460,10 @@ class Plan:
         )
 
     def keeping(self, wanted: Collection[str]) -> list[bool]:
-        """For each step whether a training forward keeps its context.
+        """For each step whether a training forward saves its context.
 
-        It does where a gradient has to pass, and where nothing yet has parameters: so an input
-        gradient can always be asked for, unless parameters on its way are all untrained.
+        It does if a gradient has to pass, and if no earlier step has parameters: so an input
+        gradient is available unless all parameters on its way are untrained.
         """
         trained = self.settings().trained
         key = trained, frozenset(wanted)
@@ -479,7 +480,7 @@ class Plan:
         return keeps
 
     def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
-        """The walk from gradients of the slots ``given``, worked out once for what is trained."""
+        """The walk from gradients of the slots ``given``, cached for the trained parameters."""
         trained = self.settings().trained
         key = trained, frozenset(given), frozenset(wanted)
         found = self._backward.get(key)
@@ -489,7 +490,7 @@ class Plan:
         return found
 
     def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
-        """For each step whether a forward keeps its context: `keeping`, none in evaluation."""
+        """For each step whether a forward saves its context: `keeping`, none in evaluation."""
         return self.keeping(asked) if train else [False] * len(self.steps)
 
     def forward(
@@ -506,10 +507,10 @@ class Plan:
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
-        An output is dropped as soon as the last layer that reads it has run. Contexts are kept
-        for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
-        Where sequences that are fed go on, ``pasts`` has what each node that reads them knows.
-        Of the inputs ``last_of`` a node, by their numbers, it is given the last step alone.
+        An output is freed after its last reader. Contexts are saved for gradients down to the nodes
+        ``asked`` for, with their arrays in ``store``. To continue sequences, ``pasts`` contains the
+        caches of the nodes. From the inputs ``last_of`` a node, by number, the node gets the last
+        step only.
         """
         keeps, in_training = self.keeps(train, asked), self.settings().in_training
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -525,7 +526,7 @@ class Plan:
             else:
                 x = slots[step.in_slots[0]]
             if store is not None and step.foreign:
-                # It may work in place, on what is under way to the store.
+                # It may work in place, on arrays that the store is still writing.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
             if step.name in last_of:
                 x = _last_step(x, last_of[step.name], step.many_in)
@@ -546,7 +547,7 @@ class Plan:
             for slot in frees:
                 slots[slot] = None
         if len(results) > 1:
-            # A fused step may stand before or behind where its last layer stood.
+            # A fused step may be before or after the position of its last layer.
             results = {name: results[name] for name in self.by_name if name in results}
         return results, contexts
 
@@ -570,11 +571,11 @@ def _last_step(x: Any, which: Collection[int], many: bool) -> Any:
 
 
 class BackwardPlan:
-    """The work of a walk back over ``plan`` at each step, by the trained and the asked.
+    """The work of a backward walk over ``plan`` at each step.
 
-    ``visited`` are the steps that it comes to from the ``given`` slots, ``goes_on`` those whose
-    input gradients are of use, ``below`` those with something of use at or before them. ``uses``
-    counts by parameter (its id) the visited steps that train it.
+    ``visited`` are the steps that gradients of the ``given`` slots reach, ``goes_on`` the steps
+    whose input gradients are needed, ``below`` the steps with a trained or wanted step at or before
+    them. ``uses`` counts for each parameter (by id) the visited steps that train it.
     """
 
     __slots__ = ("below", "goes_on", "needs_context", "trained", "uses", "visited", "wanted")
@@ -603,7 +604,7 @@ class BackwardPlan:
 
 
 def remember(known: dict[Any, _Case], key: Any, case: _Case) -> None:
-    """Put ``case`` among the ``known`` ones, of which all are dropped if there are too many."""
+    """Cache ``case`` under ``key``; a full cache is emptied first."""
     if len(known) >= _CASES:
         known.clear()
     known[key] = case

@@ -1,4 +1,4 @@
-"""One training step, told once for every way to run it."""
+"""The order of one training step, for every way to run it."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ from singanet.types import Array
 
 
 class Carrier(Protocol):
-    """Carries the events of a step out, or writes them down.
+    """Runs the events of a step, or records them.
 
-    One that holds no gradients walks twice where something has to know all of them.
+    If it does not store all gradients, it runs backward twice for stages that need them all.
     """
 
     @property
     def net(self) -> NetCore:
-        """The net, or its part, that the step is of."""
+        """The net of the step, or its part."""
 
     @property
     def holds(self) -> bool:
-        """Whether all gradients of the step are there before the first update."""
+        """Whether all gradients of the step are stored before the first update."""
 
     @property
     def updated(self) -> bool:
         """Whether any update of the step was made."""
 
     def norm(self) -> TwoPasses | None:
-        """The clipping that has to know the norm of this step before its first update."""
+        """The clipping that needs the norm of this step before its first update."""
 
     def rehearsed(self) -> AbstractContextManager[None]:
         """A block after which draws and running state of its forward are undone."""
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """Forward, loss and the walk back; loss and metric are noted unless it is ``again``."""
+        """Forward, loss and backward; loss and metric are noted unless it runs ``again``."""
 
     def do(self, name: str, function: Callable[[], object]) -> None:
         """Call ``function``, which computes nothing."""
 
     def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
-        """Let ``taken`` know whether gradients of ``layer`` are ``finite``."""
+        """Pass to ``taken`` whether gradients of ``layer`` are ``finite``."""
 
     def agree(self, taken: FiniteCheck) -> None:
-        """Let ``taken`` decide with other processes, once all gradients are there."""
+        """Have ``taken`` decide with other processes, after all gradients."""
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """A block in which the clipping knows the norm of ``items``."""
+        """A block in which the clipping has the norm of ``items``."""
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        """The updates by ``items``, each let go before the next one comes; then the end."""
+        """Update by ``items``, each freed before the next one comes; then end the updates."""
 
 
 def tell(step: Carrier, chain: UpdateChain) -> None:
-    """A step whose gradients go through ``chain``.
+    """Run a step whose gradients go through ``chain``.
 
-    Where a norm has to be known first, forward and backward run twice, with the same draws; in
-    mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`,
-    at once or when it is replayed, if the step is not taken; `carry_out` undoes it then.
+    If a norm is needed first, forward and backward run twice, with the same draws; in mixed
+    precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`, now or at
+    the replay, if the step is skipped; `carry_out` undoes it then.
     """
     norm = step.norm()
     taken = None if chain.scaled is None else FiniteCheck(chain)
@@ -95,8 +95,8 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         known: AbstractContextManager[None] = nullcontext()
         if norm is not None or taken is not None:
             with step.rehearsed():
-                # What the loss counts is said within, before a reducer asks for the first item. A
-                # step that is refused has told its loss.
+                # The block announces the counts of the loss before a reducer asks for the first
+                # item. A skipped step has noted its loss.
                 items = _looked(step, taken, step.walked(again=taken is None))
                 if norm is not None:
                     known = step.knowing(norm, items)
@@ -113,7 +113,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
 def _looked(
     step: Carrier, taken: FiniteCheck | None, items: Iterable[LayerGradients]
 ) -> Iterator[LayerGradients]:
-    """``items``, each looked at where the step may not be ``taken``."""
+    """Yield ``items``, checked first if the step may be skipped."""
     for item in items:
         if taken is not None:
             for grad in item.grads:
@@ -121,21 +121,21 @@ def _looked(
                 step.look(taken, item.layer, ops_for(array).xp.isfinite(array).all())
                 del grad, array
         yield item
-        # As the walk itself: one layer's gradients are let go before the next one's exist.
+        # Like the walk, it frees one layer's gradients before the next layer's exist.
         del item
 
 
 def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
-    """The last of ``held`` first, none of them held any longer."""
+    """Yield the last of ``held`` first, without keeping a reference."""
     while held:
         yield held.pop()
 
 
 class FiniteCheck:
-    """Looks at all gradients before ``chain`` takes them.
+    """Checks all gradients before ``chain`` applies them.
 
     Raises `NotFiniteError` if a gradient is not finite, here or on another process. All processes
-    walk to the end before, as layers may need the others on the way.
+    finish the walk before, as layers may need the others on the way.
     """
 
     def __init__(self, chain: UpdateChain) -> None:
@@ -149,30 +149,32 @@ class FiniteCheck:
         return self._refused is not None
 
     def begin(self) -> None:
-        """Look at another step."""
+        """Start the check of a step."""
         self._refused = None
 
     def look(self, layer: str, finite: Array) -> None:
-        """At the gradients of ``layer``."""
+        """Note whether the gradients of ``layer`` are finite."""
         if not finite:
             self._refused = self._refused or layer
 
     def agree(self) -> None:
-        """Give the step up if gradients are not finite, here or on another process."""
+        """Skip the step if gradients are not finite, here or on another process."""
         refused = self._chain.agree(self._refused)
         if refused is not None:
             self._chain._conclude(refused)
             raise NotFiniteError(refused)
 
     def _succeeded(self) -> None:
-        """The step is taken."""
+        """Note that the step was applied."""
         self._chain._conclude(None)
 
 
 class Before:
-    """A copy of what a forward of ``net`` changes: its ``state``, and with ``draws`` its generator.
+    """A copy of the arrays that a forward of ``net`` changes.
 
-    The copy is made now and at each `remember`. It goes back to the arrays that ``state`` has now.
+    its ``state``, and with ``draws`` its generator.
+
+    It is made now and at each `remember`, and restored into the present arrays of ``state``.
     """
 
     __slots__ = ("_copies", "_draws", "_draws_too", "_groups", "_net", "_xp")
@@ -213,9 +215,9 @@ class Before:
 
 
 def carry_out(step: Carrier, chain: UpdateChain) -> None:
-    """`tell` a step, and undo it if it fails before its first update.
+    """Run the step by `tell`, and undo it if it fails before its first update.
 
-    A step that is not taken is undone too, and raises nothing.
+    A skipped step is undone too, and raises nothing.
     """
     before = Before(step.net, step.net._execution_plan().settings().state)
     chain.updated = False
@@ -284,7 +286,7 @@ class Counts:
 
     @property
     def weight(self) -> float | None:
-        """The weight of the batch's gradients beside other batches; None for sums."""
+        """The weight of the batch's gradients relative to other batches; None for sums."""
         if len(self.sums) == len(self.by_output):
             return None
         counts = {*self.by_output.values()}
@@ -325,7 +327,7 @@ class Counts:
 def tells(plan: Plan, loss: Any) -> bool:
     """Whether parts of a batch have to exchange the counts of several outputs' losses.
 
-    Outputs over sequences do, as each part is as long as its longest sequence.
+    Outputs over sequences do, as the length of each part is its longest sequence's.
     """
     if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
         return False
@@ -340,19 +342,19 @@ def train_step(
     chain: UpdateChain,
     streams: bool = False,
 ) -> tuple[float, float | None]:
-    """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
+    """Run the step of ``request`` on the pass that ``forward`` makes; return ``(loss, metric)``.
 
-    ``chain`` is that of the request's optimizer. With ``streams`` the gradients of more than a
-    layer are never held.
+    ``chain`` is the chain of the request's optimizer. With ``streams`` the gradients of more than
+    one layer are never in memory together.
     """
     step = ByLayers(net, forward, request, chain, streams)
-    # A step that is not taken has told its loss.
+    # A skipped step has noted its loss.
     carry_out(step, chain)
     return step.seen.loss, step.seen.score
 
 
 class ByLayers:
-    """Carries a step out by passes over the layers, each made by ``forward``; a `Carrier`."""
+    """Runs a step by passes over the layers, each made by ``forward``; a `Carrier`."""
 
     def __init__(
         self,
@@ -406,10 +408,10 @@ class ByLayers:
 
 
 class StepMetrics:
-    """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
+    """Notes the loss of a batch with targets ``y``, and the metric by ``measure``.
 
-    A measure that says that it ``_weighs`` gets the ``weight`` of the samples too. ``whole`` are
-    the counts of a larger batch that this one is a part of, if they are known beforehand.
+    A measure with ``_weighs`` gets the ``weight`` of the samples too. ``whole`` are the counts of
+    the larger batch that contains this one, if they are known beforehand.
     """
 
     def __init__(
@@ -423,13 +425,13 @@ class StepMetrics:
         self.score: float | None = None
 
     def __call__(self, losses: Array, outputs: Any, found: Sequence[Array] | None = None) -> None:
-        """Note the mean of ``losses`` and what is measured of ``outputs``."""
+        """Note the mean of ``losses`` and the metric of ``outputs``."""
         # A rank without samples takes part in the others' step.
         self.loss = float(losses.mean()) if losses.size else 0.0
         self.measured(outputs, found)
 
     def measured(self, outputs: Any, found: Sequence[Array] | None = None) -> None:
-        """Note what is measured of ``outputs``; of which metrics have ``found`` what they need."""
+        """Note the metric of ``outputs``; ``found`` are results by rows, if they are known."""
         measure: Any = self.measure
         if measure is None:
             self.score = None
@@ -449,8 +451,7 @@ def gradients_of_loss(
 ) -> dict[int, Array]:
     """The gradients of the loss by the slot of the output that each belongs to.
 
-    The stages of ``chain`` are told how much these gradients weigh beside others; in mixed
-    precision they are scaled.
+    The stages of ``chain`` get the weight of these gradients; in mixed precision they are scaled.
     """
     outputs = made.hand_out()
     names = made.plan.outputs
@@ -482,9 +483,9 @@ def exchanged(plan: Plan, loss: Any) -> tuple[bool, bool]:
 def weighed(
     chain: UpdateChain, exchange: tuple[bool, bool], loss: Any, outputs: Any, seen: StepMetrics
 ) -> Mapping[str, float]:
-    """Tell the stages of ``chain`` what a batch weighs, and return its outputs' shares.
+    """Pass the weight of a batch to the stages of ``chain``, and return its outputs' shares.
 
-    ``exchange`` says whether layers are synchronized, and whether outputs count apart.
+    ``exchange`` are whether layers are synchronized, and whether outputs count apart.
     """
     counts = Counts.of(loss, outputs, seen.y)
     whole = seen.whole or counts
@@ -500,7 +501,7 @@ def weighed(
 def _gradients_of_headed(
     net: NetCore, plan: Plan, outputs: dict[str, Any], seen: StepMetrics, chain: UpdateChain | None
 ) -> dict[int, Array]:
-    """`gradients_of_loss` where the losses come out: what the forward was fed of them."""
+    """`gradients_of_loss` for a plan that ends in the loss: the gradients in the feed."""
     ((losses, *found),) = outputs.values()
     scores = plan.head.scores(seen.y)
     try:
@@ -521,11 +522,11 @@ def differentiated(
     look: Callable[[Array, Any], object],
     names: Collection[str],
 ) -> Any:
-    """The gradient of the loss by ``outputs``; ``look(losses, outputs)`` comes before it.
+    """The gradient of the loss by ``outputs``; ``look(losses, outputs)`` is called before it.
 
-    Errors: what loss and metric refuse, with the ``names`` of the outputs.
+    Errors: as loss and metric raise, with the ``names`` of the outputs.
     """
-    # A user's own loss need not know of weights.
+    # A user's loss may lack the weights.
     given = (y,) if weight is None else (y, weight)
     try:
         look(loss.forward(True, outputs, *given), outputs)
@@ -544,9 +545,9 @@ class NetMeasure:
 
     def __init__(self, metric: Any, loss: Any) -> None:
         self.metric = metric
-        # The loss whose link makes what the metric looks at.
+        # The loss whose link converts outputs for the metric.
         self._link = loss if getattr(metric, "linked", False) else None
-        # A user's own loss, and a loss of several outputs, need not say which positions count.
+        # A user's loss, and a loss of several outputs, may lack this method.
         self._loss = loss if hasattr(loss, "_where_counted") else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:
@@ -558,11 +559,11 @@ class NetMeasure:
 
     @property
     def shows(self) -> Sequence[Any]:
-        """The metrics that are shown outputs."""
+        """The metrics that get the outputs."""
         return (self.metric,)
 
     def gather(self, found: Sequence[Array], outputs: Any, y: Any) -> Any:
-        """As called with ``outputs``, of which the metric has ``found`` what it needs by rows."""
+        """The measure of ``outputs``, from the metric's results by rows ``found``."""
         alone = self.metric.anew()
         loss: Any = self._loss
         alone.gather(*counted_positions(*found, y, loss._where_counted(outputs, y)))
@@ -570,7 +571,7 @@ class NetMeasure:
 
     @property
     def seers(self) -> Sequence[Any]:
-        """The metric and the losses, which are shown the outputs."""
+        """The metric and the losses, which get the outputs."""
         return (self.metric, *(() if self._link is None else losses_of(self._link)))
 
 
@@ -580,12 +581,12 @@ def measure_of(net: Any) -> NetMeasure | None:
 
 
 def weights_for(weight: Array | None) -> tuple[Array, ...]:
-    """The last arguments of a loss: a user's own need not know of weights."""
+    """The last arguments of a loss: none without weights, as a user's loss may lack them."""
     return () if weight is None else (weight,)
 
 
 def of_output(error: SingaNetError, names: Collection[str]) -> SingaNetError:
-    """``error`` with the output's name, since losses and metrics know no layers."""
+    """``error`` with the output's name, which losses and metrics do not know."""
     return error.within(f"output of layer {one_of(names)}")
 
 
@@ -608,7 +609,7 @@ _REPLACES = {
 
 
 def expect_scores(plan: Plan, loss: Any) -> None:
-    """Refuse a loss that takes scores behind a layer that makes probabilities of them.
+    """Refuse a loss of scores after a layer that makes probabilities of them.
 
     Errors: `ArgumentError` for a softmax or sigmoid layer whose function ``loss`` applies again.
     """
@@ -619,16 +620,16 @@ def expect_scores(plan: Plan, loss: Any) -> None:
         if function == "softmax" or (function and linked == "sigmoid"):
             raise ArgumentError(
                 f"output of layer {name!r}, loss {type(own).__name__}",
-                expected=f"scores, of which the loss takes the {linked} itself",
+                expected=f"scores: the loss applies the {linked} itself",
                 received=f"the probabilities of the {function} layer {made!r}",
-                advice=f"leave that layer out, or use {_REPLACES[function]}",
+                advice=f"remove that layer, or use {_REPLACES[function]}",
             )
 
 
 def probabilities_of(plan: Plan, output: str) -> tuple[str, str]:
-    """The layer that makes the output of layer ``output``, moved at most, and its function.
+    """The layer that computes the output of layer ``output``, and its function.
 
-    The function is "softmax" or "sigmoid", or "" where it yields no probabilities.
+    Layers that only move elements are skipped. The function is "softmax", "sigmoid", or "".
     """
     if output not in plan.by_name:
         return output, ""
@@ -652,10 +653,10 @@ def changed(dy: Any, change: Callable[[Array], Array] | None) -> Any:
 
 
 def by_each_use(plan: Plan, chain: UpdateChain) -> Plan:
-    """``plan``, or one whose walks back yield some shared parameters at their first use already.
+    """``plan``, or a plan whose walks yield some shared parameters at their first use.
 
-    Those are parameters that ``chain`` updates so, and whose other uses look rows up: they read no
-    value on the way back.
+    ``chain`` updates these parameters at each use, and their other uses look up rows: they read no
+    value in backward.
     """
     uses: dict[int, tuple[Param, list[NodeStep]]] = {}
     for step, trained in zip(plan.steps, plan.settings().trained, strict=True):
@@ -681,12 +682,12 @@ def by_each_use(plan: Plan, chain: UpdateChain) -> Plan:
 
 
 def away(step: NodeStep) -> list[Param]:
-    """The parameters of ``step`` that come from elsewhere."""
+    """The parameters of ``step`` that are not in memory."""
     return [param for param in step.layer.params.values() if not param.storage.in_memory]
 
 
 def forward_needs(plan: Plan) -> list[list[Param]]:
-    """Those of each step, in the order of a forward."""
+    """The stored parameters of each step, in the order of a forward."""
     return [away(step) for step in plan.steps]
 
 

@@ -61,7 +61,7 @@ class AllocationLog:
         self._paused = False
 
     def make(self, moment: LogMoment, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
-        """Note a piece that ``owner`` has, which may have others; -1 is nobody."""
+        """Note a piece of ``owner``, which may have others; -1 is nobody."""
         if self._paused and kind == "array":
             return
         self._owned.setdefault(owner, []).append(len(self._pieces))
@@ -92,7 +92,7 @@ class AllocationLog:
             self._paused = False
 
     def timeline(self, *kinds: Kind) -> Lifetimes:
-        """Return the pieces of these ``kinds``; those that nobody frees are there until the end."""
+        """Return the pieces of these ``kinds``; unfreed pieces last until the end."""
         chosen = [p for p, kind in zip(self._pieces, self._kinds, strict=True) if kind in kinds]
         found = Lifetimes.of(chosen)
         return found._replace(last=np.where(found.last < 0, len(self.moments) - 1, found.last))
@@ -120,8 +120,8 @@ class AllocationLog:
 class PeakMemory:
     """Bytes of memory: ``parts`` maps "arena", "parameters", "optimizer state", ... to bytes.
 
-    ``outside`` has the pages of libraries' files, which are not counted, by library: the system has
-    each once for all processes, and drops it if memory is short.
+    ``outside`` has the pages of libraries' files by library. They are not counted: the system has
+    them once for all processes, and drops them if memory is short.
     """
 
     parts: Mapping[str, int]
@@ -129,7 +129,7 @@ class PeakMemory:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
     def after(self, filling: int) -> PeakMemory:

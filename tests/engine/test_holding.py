@@ -284,7 +284,7 @@ def test_pairs_are_trained_beside_it_and_merged_into_it(kind, recorded, device):
 def test_pairs_are_those_of_weights_with_one_layer_and_blocks_are_not_trained(gpu):
     wanted = ["unit/gate_weight", "unit/up_weight", "unit/down_weight", "middle/weight"]
     assert narrowed().adapt(2, "all") == wanted
-    with pytest.raises(CallOrderError, match=r"net.adapt\(lora=8\) trains pairs"):
+    with pytest.raises(CallOrderError, match=r"net.adapt\(lora=8\) trains low-rank pairs"):
         narrowed("int8", gpu).step(IDS, Y, SGD(lr=0.1))
 
 
@@ -443,7 +443,7 @@ def test_it_does_not_leave_while_it_is_looked_at(gpu):
     net, wanted = net_of(), net_of()
     assert net.param_names()
     assert holding.watch(net, "test", 1 << 20)
-    with pytest.raises(CallOrderError, match="moved while it is looked at"):
+    with pytest.raises(CallOrderError, match="moved while its inputs are watched"):
         net.to_device(gpu)
     assert net.device is cpu()
     holding.unwatch(net)

@@ -38,10 +38,10 @@ from singanet.types import Array
 
 
 class Decision(NamedTuple):
-    """The decision on a layer: ``runs`` more of its forward, and ``why``, also if none.
+    """The decision on a layer: the number of its further forward ``runs``, and the reason.
 
-    ``released`` bytes of its own do not wait at the turn from forward to backward; ``added`` bytes
-    of its inputs do, which else would not. ``time`` is its part of what all forwards take once.
+    ``released`` bytes of its values are free between forward and backward; ``added`` bytes of its
+    inputs stay for it. ``time`` is its fraction of one forward of all layers.
     """
 
     layer: str
@@ -53,7 +53,7 @@ class Decision(NamedTuple):
 
 
 class Decisions(tuple[Decision, ...]):
-    """The decisions of a step; ``str`` gives those that change something as a table."""
+    """The decisions of a step; ``str`` shows the layers that run again as a table."""
 
     __slots__ = ()
 
@@ -74,14 +74,14 @@ class Decisions(tuple[Decision, ...]):
         return "\n".join(text_table(head, rows)) if rows else "nothing is recomputed"
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """The same as data for JSON."""
+        """The decisions as data for JSON."""
         return [one._asdict() for one in self]
 
 
 def decisions(units: Units, ops: Sequence[UnitOp], why: str) -> list[Decision]:
     """The decisions in ``ops`` on each of ``units`` with values for its backward.
 
-    ``why`` is said of those that run again unasked.
+    ``why`` is the reason for the units that no setting forces to run again.
     """
     before, now = _waiting(units, units.kept()), _waiting(units, ops)
     runs = [-1] * len(units)
@@ -141,18 +141,20 @@ def _waiting(units: Units, ops: Sequence[UnitOp]) -> frozenset[int]:
 
 
 _SHARED = 4
-"""Readers from which on a value is for all blocks: a mask, or what an encoder made."""
+"""The number of readers from which a value belongs to all blocks, such as a mask or an encoder's
+output.
+"""
 
 _TOGETHER = (1, 2, 4)
-"""How many blocks may be one, where these are small beside what goes on between them."""
+"""The numbers of blocks to join, if blocks are small compared with the values between them."""
 
 
 def by_blocks(units: Units) -> list[UnitOp]:
     """The step in which each block but the last runs again before it goes backward.
 
-    It keeps the values of which nothing goes past: in a residual net the stream. What a block makes
-    for its backward is there for one block at a time. Layers whose outputs no backward wants, the
-    last product of a block for example, do not run again.
+    It saves the values between blocks: in a residual net the stream. The other values of a block
+    are in memory for one block at a time. Layers whose outputs no backward reads, such as the last
+    product of a block, do not run again.
     """
     cuts = [*series(units, _crossing(units)), len(units)]
     steps = (_step(units, [*cuts[:-1:each], cuts[-1]]) for each in _TOGETHER)
@@ -171,7 +173,7 @@ def _step(units: Units, cuts: list[int]) -> list[UnitOp]:
 
 
 def _crossing(units: Units) -> list[int]:
-    """How many values go on from before each unit to it or later ones, but those for all."""
+    """The number of values that pass each unit to later ones, without the shared ones."""
     readers: dict[int, list[int]] = {}
     for at, unit in enumerate(units.units):
         for value in unit.reads:
@@ -185,8 +187,11 @@ def _crossing(units: Units) -> list[int]:
 
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
-"""Nothing; what waits for memory; all but what goes on between blocks; segments of a chain; the
-least memory; within so many bytes, by the layers of activations and gradients."""
+"""What runs again.
+
+nothing; the cheap units that save memory; all values inside blocks; segments of a chain; the units
+for the least memory; or enough for a number of bytes of activations and gradients.
+"""
 
 WHYS = {
     "none": "", "cheap": "takes little time", "blocks": "in a block that runs again",
@@ -196,7 +201,7 @@ WHYS = {
 
 
 def order_at(level: Level, plans: Plans) -> list[UnitOp]:
-    """The step at ``level``; the one of fewest bytes if none is within a number of bytes."""
+    """The step at ``level``; the step of fewest bytes if none fits a number of bytes."""
     units = plans.units
     if level == "none":
         return dropped_alone(units, forced(units))
@@ -210,16 +215,16 @@ def order_at(level: Level, plans: Plans) -> list[UnitOp]:
 
 
 _ADDS_A_BYTE = 2
-"""Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
+"""The multiply-adds in the time of reading a byte, as in `singanet.program.cost`."""
 
 _SPARING = 1.1
 """Times the quickest step within given bytes that blocks may take, which leave most of them free.
 
-What kernels and gradients take beside contexts is not counted here, as it is in a program.
+Scratch and gradients are not counted here, as they are in a program.
 """
 
 _CASES = 32
-"""Orders that are remembered at most."""
+"""The maximum number of cached orders."""
 
 
 _Seen = dict[int, tuple[frozenset[int], int]]
@@ -228,7 +233,7 @@ _State = tuple[Any, list[tuple[Param, Array, Array]]]
 
 
 class Recomputer:
-    """Makes passes that recompute at ``level``, by what contexts were seen to hold before."""
+    """Makes passes that recompute at ``level``, using the sizes of earlier contexts."""
 
     def __init__(self, level: Level = "none") -> None:
         self.level: Level = level
@@ -240,7 +245,7 @@ class Recomputer:
 
     @contextmanager
     def within_step(self) -> Iterator[None]:
-        """In this thread each parameter is as it is until its gradient is there."""
+        """A block in which this thread changes no parameter before its gradient."""
         self._local.whole = True
         try:
             yield
@@ -259,11 +264,11 @@ class Recomputer:
         starts: Callable[[Mapping[int, Array]], None] | None,
         plan: Plan,
     ) -> RecomputingPass | None:
-        """The forward of a pass over ``plan``, or None where nothing has to run again.
+        """The forward of a pass over ``plan``, or None if nothing has to run again.
 
-        In a loop of the caller's, parameters may change before the walk comes to them: small ones
-        are remembered as they are now, layers with others do not run again. Errors: a layer that
-        must not run again, and is to.
+        In a loop of the caller's, parameters may change before the walk reaches them: small ones
+        are copied now, layers with others do not run again. Errors: a layer with recompute=True
+        that must not run again.
         """
         plan, whole = fused(plan, asked), getattr(self._local, "whole", False)
         if plan is not self._plan:
@@ -287,9 +292,10 @@ class Recomputer:
 
 
 def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
-    """The order at ``level``; what contexts hold is ``known`` once a pass has shown it.
+    """The order at ``level``; the sizes of contexts are ``known`` after a pass.
 
-    Before, bytes are kept to by blocks: the way with the least memory takes many times as long.
+    Before that, a number of bytes is met by blocks: the way of least memory takes many times as
+    long.
     """
     if level in ("none", "cheap", "sqrt"):
         return order_at(level, Plans(units))
@@ -299,7 +305,7 @@ def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
     plans = Plans(units, blocks)
     goal = max(level, plans.least()) if isinstance(level, int) else plans.least()
     made = order_at(goal, plans)
-    # The walk back takes about twice the time of what it walks through.
+    # A backward takes about twice the time of its forward.
     back = 2 * sum(unit.time for unit in units.units)
     hardly = units.time(blocks) + back <= _SPARING * (units.time(made) + back)
     return blocks if hardly and units.peak(blocks) <= goal else made
@@ -312,11 +318,10 @@ def units_of(
     seen: Mapping[int, tuple[frozenset[int], int]],
     whole: bool = True,
 ) -> Units:
-    """The steps of ``plan`` as units; slots are values, and after them what contexts hold alone.
+    """The steps of ``plan`` as units; slots are values, followed by contexts' private parts.
 
-    ``seen`` tells by step the slots that its context holds, and the bytes of what else; of others
-    all slots around are taken for granted. ``whole`` says that it is
-    within a step, and not in a loop of the caller's.
+    ``seen`` has by step the slots that its context refers to, and the bytes of its other arrays;
+    for other steps all adjacent slots are assumed. ``whole`` is False in a loop of the caller's.
     """
     slots = plan.slot_bytes(batch, itemsize)
     sizes = slots + [seen[i][1] if i in seen else 0 for i in range(len(plan.steps))]
@@ -353,7 +358,7 @@ def _may_run(step: NodeStep, whole: bool) -> bool:
 
 
 def _multiply_adds(step: NodeStep, plan: Plan, batch: int) -> int:
-    """Of the products with the step's weights, each of which serves every position."""
+    """The multiply-adds of the step's products with weights, over all positions."""
     weights = sum(
         int(np.prod(param.shape)) for param in step.layer.params.values() if len(param.shape) > 1
     )
@@ -368,10 +373,10 @@ def _batch(feed: Mapping[str, Any]) -> int:
 
 
 class RecomputingPass(Pass):
-    """A pass whose runs are those of ``ops``; contexts are kept from a step's last run only.
+    """A pass in the order of ``ops``; contexts are from the last run of each step.
 
-    Contexts leave out the arrays between layers, which are made once and let go of by themselves:
-    ``units`` say which, and ``seen`` is told what contexts hold.
+    Contexts leave out the arrays between layers, the values of ``units``, which are made and freed
+    once. ``seen`` gets the sizes of the contexts.
     """
 
     def __init__(
@@ -426,14 +431,14 @@ class RecomputingPass(Pass):
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
-        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        """Walk backward. Errors: a visited step without a saved context."""
         if self._starts is not None:
             self._starts(slot_grads)
         walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked, self._come_to, zeros=True)
         return walk.run()
 
     def _come_to(self, i: int) -> None:
-        """Run again what is due before step ``i`` goes backward, and complete its context."""
+        """Run the units due before step ``i`` goes backward, and complete its context."""
         with self._device.scope():
             while self._ops[self._at].kind == "forward":
                 self._forward()
@@ -455,7 +460,7 @@ class RecomputingPass(Pass):
             given = [self._slots[slot] for slot in step.in_slots]
             x = given if step.many_in else given[0]
         if step.foreign and self._left[i] > 1:
-            # A user's layer may work in place, and what it reads is needed again.
+            # A user's layer may work in place, and its input is needed again.
             x = [part.copy() for part in x] if step.many_in else x.copy()
         if checked is not None and i not in checked and self._left[i] > 1:
             if not may_repeat(step.layer):
@@ -469,11 +474,11 @@ class RecomputingPass(Pass):
             self._restore(first)
         elif not last:
             self._first[i] = self._state(step)
-        # By the kernels of the last run, which others would differ from in the last bits.
+        # With the same kernels as the last run, as others may differ in the last bits.
         y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i])
         if first is not None and now is not None:
             self._restore(now)
-            # The walk reads the arrays of the first time, also where others are assigned since.
+            # The walk reads the arrays of the first run, even if others were assigned since.
             others = {id(param.value): array for param, array, _ in first[1]}
             if others:
                 ctx.params = {name: others.get(id(a), a) for name, a in ctx.params.items()}
@@ -488,7 +493,7 @@ class RecomputingPass(Pass):
             ctx.saved.update(dict.fromkeys((key for key, _ in holes), None))
             self._holes[i] = holes
         else:
-            # What is left tells what the walk may ask of the last run.
+            # Only the shapes of this run are needed; the arrays come from the last run.
             ctx.saved.clear()
         self._contexts[i] = ctx
         self._go_on()
@@ -510,7 +515,7 @@ class RecomputingPass(Pass):
 
 
 def _frees(plan: Plan, ops: list[UnitOp], fills: Sequence[frozenset[int]]) -> list[list[int]]:
-    """For each op the slots that nothing reads after it, or that are made anew before.
+    """For each op the slots that no later op reads, or that are written again first.
 
     ``fills`` are the slots that contexts are completed from.
     """
@@ -526,7 +531,7 @@ def _frees(plan: Plan, ops: list[UnitOp], fills: Sequence[frozenset[int]]) -> li
 
 
 def _held(step: NodeStep, ctx: Context, slots: Mapping[int, Any]) -> tuple[frozenset[int], int]:
-    """The slots that a context holds as they are, and the bytes of what else keeps it in memory."""
+    """The slots that a context refers to as they are, and the bytes of its other arrays."""
     around = {id(slots[slot]): slot for slot in (*step.out_slots, *step.in_slots)}
     found = {around[id(value)] for value in ctx.saved.values() if id(value) in around}
     params = roots_in(ctx.params)

@@ -1,8 +1,8 @@
 """The cheapest way through a chain of layers, and layers with side effects.
 
-The recursion is that of Beaumont et al., "Optimal checkpointing for heterogeneous chains" (2019),
-with several ways to save a stage as in Zhao et al., "Rockmate" (2023). It is optimal among the
-schedules that keep a checkpoint until the backward of its stage.
+The recursion is by Beaumont et al., "Optimal checkpointing for heterogeneous chains" (2019), with
+several ways to save a stage as in Zhao et al., "Rockmate" (2023). It is optimal among the schedules
+that free a checkpoint at the backward of its stage, not before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 
 SLOTS = 500
-"""Into how many parts bytes are divided at most."""
+"""The maximum number of parts that bytes are divided into."""
 
 _Costs = npt.NDArray[np.float64]
 
@@ -30,9 +30,9 @@ _Costs = npt.NDArray[np.float64]
 class Option(NamedTuple):
     """A way to run a stage so that its backward may follow.
 
-    ``saved`` bytes wait for it, the output among them; ``forward`` and ``backward`` are the most
-    bytes at a time on each way, what was saved among them; ``cost`` is what runs again within the
-    stage, ``again`` says what that is.
+    ``saved`` bytes are stored for it, including the output. ``forward`` and ``backward`` are the
+    peaks of each direction, including the saved bytes. ``cost`` is the time of the units that run
+    again within the stage, ``again`` lists them.
     """
 
     saved: int
@@ -43,9 +43,9 @@ class Option(NamedTuple):
 
 
 class ChainStage(NamedTuple):
-    """``time`` its forward takes, ``output`` bytes it hands on, ``sweep`` the most bytes for that.
+    """The ``time`` of a stage's forward, its ``output`` bytes, and the peak of a ``sweep``.
 
-    All bytes are those beside the stage's input.
+    A sweep is a run for the output alone. The bytes do not include the stage's input.
     """
 
     time: float
@@ -72,11 +72,11 @@ class Schedules:
         self._times = np.concatenate([[0.0], np.cumsum([stage.time for stage in stages])])
         self._outputs = [self._slots(stage.output) for stage in stages]
         sweeps = [self._slots(stage.sweep) for stage in stages]
-        # While a stage is swept the output before it is there as well; the first's is not counted.
+        # A sweep of a stage includes the output before it; the first stage's is not counted.
         self._sweeps = np.array(
             [sweep + (self._outputs[k - 1] if k else 0) for k, sweep in enumerate(sweeps)], np.int64
         )
-        # By how many stages are swept: for each first one the slots that this takes.
+        # By the number of swept stages: the slots needed, by first stage.
         count, swept = len(stages), np.array(sweeps, np.int64)
         self._swept: list[npt.NDArray[np.int64]] = [np.zeros(count + 1, np.int64)]
         for length in range(1, count):
@@ -90,25 +90,26 @@ class Schedules:
             ]
             for stage in stages
         ]
-        # By how far the last stage is from the first: a row a first stage, a column a slot.
+        # By the distance of the last stage from the first: one row per first stage, one column per
+        # slot.
         self._least: list[_Costs] = []
         self._starts: list[npt.NDArray[np.int64]] = []
-        # The same for runs that come after a checkpoint, which takes its part of the slots.
+        # The same for runs after a checkpoint, which uses some of the slots.
         self._after: list[_Costs] = []
         for length in range(len(stages)):
             self._add(length)
 
     def _slots(self, nbytes: int) -> int:
-        # To the nearest: what is rounded up adds up over many stages.
+        # To the nearest: rounding up would add up over many stages.
         return int(nbytes / self.slot + 0.5)
 
     def least(self) -> int | None:
-        """The fewest bytes for which there is a schedule; None where ``most`` is too little."""
+        """The fewest bytes with a schedule; None if ``most`` is too little."""
         fits = np.isfinite(self._least[-1][0]).nonzero()[0]
         return int(fits[0]) * self.slot if len(fits) else None
 
     def time(self, budget: int) -> float:
-        """The least time of all forwards within ``budget`` bytes, infinity where none fits."""
+        """The least time of all forwards within ``budget`` bytes, infinity if none fits."""
         return float(self._least[-1][0][min(budget // self.slot, self._count)])
 
     def actions(self, budget: int) -> list[Action]:
@@ -149,7 +150,8 @@ class Schedules:
         tried = np.empty_like(found)
         gradients = np.array([self._gradient(first + length) for first in range(starts)], np.int64)
         for split in range(1, length + 1):
-            # All firsts at once: the swept stages, what follows the checkpoint, then these again.
+            # All first stages at once: the swept stages, the run after the checkpoint, then the
+            # swept ones.
             after, before = self._after[length - split], self._least[split - 1]
             np.add(after[split : split + starts], before[:starts], out=tried)
             tried += (self._times[split : split + starts] - self._times[:starts])[:, None]
@@ -157,7 +159,7 @@ class Schedules:
             for begin in (swept > self._starts[split - 1][:starts]).nonzero()[0]:
                 tried[begin, : swept[begin]] = np.inf
             np.minimum(found, tried, out=found)
-        # Below it there is no schedule.
+        # The number of slots without a schedule.
         self._starts.append((~np.isfinite(found)).sum(axis=1))
         self._least.append(found)
         after = np.full_like(found, np.inf)
@@ -182,7 +184,7 @@ class Schedules:
             yield self.stages[first].time + cost, start, rest
 
     def _best(self, first: int, last: int, room: int) -> tuple[int, int | None]:
-        """The option, or the stage after a checkpoint, with which the least time is reached."""
+        """The option, or the stage after a checkpoint, of the least time."""
         length, best = last - first, (np.inf, 0, None)
         found: tuple[float, int, int | None] = best
         for number, (cost, start, rest) in enumerate(self._ways(first, last)):
@@ -202,7 +204,7 @@ class Schedules:
 
 
 def may_repeat(layer: Layer) -> bool:
-    """Whether the layer, and each inside it, is singanet's as it is, or says it is ``pure``."""
+    """Whether the layer and its inner layers are singanet's, unchanged, or ``pure``."""
     return all(
         not _is_patched(part) and (is_library(type(part)) or getattr(part, "pure", False))
         for part in _with_inner(layer)
@@ -225,15 +227,15 @@ def _is_patched(part: Any) -> bool:
 
 
 def expect_repeatable(layer: Layer, run: Callable[[Layer, Any, bool], Any]) -> None:
-    """Let a copy of ``layer`` run twice and compare what comes out, and what it has changed.
+    """Run a copy of ``layer`` twice and compare the outputs and changes.
 
-    ``run(layer, rng, keep)`` is a forward. Errors: `ArgumentError` for one that differs, or that
-    changes what is neither a state (`Layer.add_state`) nor drawn from ``ctx.rng``.
+    ``run(layer, rng, keep)`` is a forward. Errors: `ArgumentError` if the outputs differ, or if it
+    changes anything but states (`Layer.add_state`) and draws of ``ctx.rng``.
     """
     try:
         twin = copy.deepcopy(layer)
     except Exception as error:
-        raise _refused(layer, f"one that cannot be copied to be tried: {error}") from error
+        raise _refused(layer, f"a layer that cannot be copied for a trial: {error}") from error
     states = [p.value for p in twin.params.values() if p.is_state]
     before = [value.copy() for value in states]
     # Draws from the generators that Python and NumPy have for all would be made twice.
@@ -245,16 +247,16 @@ def expect_repeatable(layer: Layer, run: Callable[[Layer, Any, bool], Any]) -> N
             outs.append(_look(run(twin, np.random.default_rng(0), True)[0]))
             changed = _differing(looks, _look(twin))
             if changed:
-                raise _refused(layer, f"one that changes {changed}")
+                raise _refused(layer, f"a layer that changes {changed}")
             if _look((np.random.get_state(), random.getstate())) != _look(shared):
-                raise _refused(layer, "one that draws from a generator that others use")
+                raise _refused(layer, "a layer that draws from a shared generator")
             for value, old in zip(states, before, strict=True):
                 value[...] = old
     finally:
         np.random.set_state(shared[0])
         random.setstate(shared[1])
     if outs[0] != outs[1]:
-        raise _refused(layer, "one whose second run makes something else of the same input")
+        raise _refused(layer, "a layer whose second run gives another output for the same input")
 
 
 def _refused(layer: Layer, received: str) -> ArgumentError:
@@ -268,7 +270,7 @@ def _refused(layer: Layer, received: str) -> ArgumentError:
 
 
 def _differing(before: Any, after: Any) -> str:
-    """Which attribute or parameter of a layer is another, from looks at it."""
+    """The attribute or parameter of a layer that differs between two snapshots."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return min(names, default="")
 

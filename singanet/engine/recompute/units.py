@@ -1,4 +1,4 @@
-"""A step as the units that run forward and backward, and what of it is run again."""
+"""A step as units that run forward and backward, and the choice of units to run again."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedule
 from singanet.engine.timeline import Lifetimes
 
 _MANY_UNITS = 12
-"""Units in a stage of which every choice is tried; larger ones are divided where they can be."""
+"""The maximum number of units in a stage with every choice tried; larger stages are divided if
+possible.
+"""
 
 _MANY_STAGES = 80
-"""Stages of a chain, so that its schedule takes seconds."""
+"""The maximum number of stages of a chain, so that scheduling takes seconds."""
 
 _CHOICES, _MANY_CHOICES = 9, 4096
-"""Kinds of units in a stage of which every set is tried; sets that are tried for all stages."""
+"""The maximum number of kinds of units with every set tried, and of sets tried for all stages."""
 
 _LEAST, _ATTEMPTS = 2000, 200
-"""Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
+"""Units of less than this fraction of the peak are not tried; the maximum number of trials."""
 
 _NEXT = 0.94
-"""What the bytes of a step by stages are of those of the one before."""
+"""The ratio of the bytes of consecutive steps by stages."""
 
 
 class Unit(NamedTuple):
-    """A layer's part in a step, with the numbers of what it makes and needs.
+    """A layer's part in a step, with the numbers of its values.
 
-    ``reads`` are the values that its forward takes, ``makes`` those it leaves to others or to its
-    backward, ``wants`` those its backward takes. ``pinned`` is what it makes that no other run
-    could: draws, for example. ``again`` says whether it may run again, ``forced`` that what it
-    makes is not to be saved. ``dear`` are products and convolutions. The bytes are those that
-    each way takes for itself: scratch, and gradients.
+    Its forward reads the values ``reads``, and writes ``makes`` for others or for its backward,
+    which reads ``wants``. No other run could reproduce the values ``pinned``, such as draws.
+    ``again``: it may run again. ``forced``: its values must not be saved. ``dear``: it is a product
+    or convolution. The bytes are the scratch and gradients of each direction.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Units:
 
     def __init__(self, units: Iterable[Unit], sizes: Sequence[int]) -> None:
         self.units = [
-            # What cannot run again keeps all it makes.
+            # A unit that cannot run again saves all its values.
             unit if unit.again else unit._replace(pinned=unit.makes, forced=False)
             for unit in units
         ]
@@ -78,9 +79,9 @@ class Units:
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
 
-        # The step of `lowered`, if it was asked for.
+        # The step of `lowered`, if it was computed.
         self.lowered: list[UnitOp] | None = None
-        # How many values, and how many bytes, go on from before each unit to it or later ones.
+        # The number and bytes of the values that pass each unit to it or later ones.
         self.crossing = self._crossing()
 
     def _crossing(self) -> list[tuple[int, int]]:
@@ -106,10 +107,10 @@ class Units:
             if at < cut <= self.last_reader.get(value, -1) and value not in self.pinned
         )
 
-    # -- what an order of runs takes ----------------------------------------------------------
+    # -- time and memory of an order ----------------------------------------------------------
 
     def kept(self) -> list[UnitOp]:
-        """The step in which nothing runs again."""
+        """The step in which no unit runs again."""
         count = range(len(self.units))
         return [
             *(UnitOp("forward", k) for k in count),
@@ -132,7 +133,7 @@ class Units:
     ) -> list[int]:
         """The bytes that are needed at each of ``ops``, before which the values ``there`` are made.
 
-        What was made before and is not there does not count; the values ``after`` are needed later.
+        Earlier values that are not ``there`` do not count; the values ``after`` are needed later.
         """
         born = dict.fromkeys(there or (), 0)
         run: set[int] = set()
@@ -148,7 +149,7 @@ class Units:
                     born[value] = moment
                     until[value, moment] = moment
         until.update({(value, born[value]): len(ops) - 1 for value in after if value in born})
-        # As `Lifetimes.live`, for thousands of short lists: without NumPy in 0.8 of its time.
+        # The sums of `Lifetimes.live` in Python, which takes 0.8 of its time for short lists.
         change = [0] * (len(ops) + 1)
         for (value, first), last in until.items():
             change[first] += self.sizes[value]
@@ -159,12 +160,12 @@ class Units:
             live[at] += unit.forward_bytes if op.kind == "forward" else unit.backward_bytes
         return live
 
-    # -- what is dropped is made again when it is wanted --------------------------------------
+    # -- dropped values are computed again when needed -----------------------------------------
 
     def dropping(
         self, dropped: Collection[int], units: range, there: Collection[int]
     ) -> list[UnitOp]:
-        """The backwards of ``units`` with what has to run again just before each.
+        """The backwards of ``units``, each preceded by the units that have to run again for it.
 
         ``dropped`` are units whose values are not saved; ``there`` values that are saved anyway.
         """
@@ -189,7 +190,7 @@ class Units:
 
 
 def dropped_alone(units: Units, dropped: Collection[int]) -> list[UnitOp]:
-    """The step in which ``dropped`` units run again when what they make is wanted."""
+    """The step in which ``dropped`` units run again when their values are needed."""
     every = range(len(units))
     return [*(UnitOp("forward", k) for k in every), *units.dropping(dropped, every, ())]
 
@@ -207,16 +208,16 @@ def lowered(units: Units) -> list[UnitOp]:
 
 
 def lowerings(units: Units, dear: bool = False) -> Iterator[tuple[list[UnitOp], int]]:
-    """Steps, and their bytes, in which one more unit runs again after the other.
+    """Yield steps and their bytes, with one more unit that runs again each time.
 
-    None takes more bytes than the one before. Those with most bytes for their time are tried first,
-    those that take long where ``dear`` says so. One runs again where more is let go than what it
-    reads keeps alive: the rule of MXNet's mirroring, by liveness in the place of counts.
+    No step needs more bytes than the previous one. Units with the most bytes for their time are
+    tried first, long ones only if ``dear``. A unit runs again if that frees more than its inputs'
+    longer lives add: the rule of MXNet's mirroring, by liveness instead of counts.
     """
     wanted = {value for unit in units.units for value in unit.wants}
     dropped = forced(units)
     may = [k for k, unit in enumerate(units.units) if unit.again and (dear or not unit.dear)]
-    # What no backward wants is made again rather than kept for what runs again.
+    # Values that no backward reads are computed again rather than saved for units that run again.
     dropped.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
     ops = dropped_alone(units, dropped)
     live = units.live(ops)
@@ -231,7 +232,7 @@ def lowerings(units: Units, dear: bool = False) -> Iterator[tuple[list[UnitOp], 
         some = may[first : first + together]
         tried = dropped_alone(units, {*dropped, *some})
         now = units.live(tried)
-        # Where most is needed elsewhere, what waits at other times tells.
+        # If the peak is elsewhere, the mean over time decides.
         if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
             dropped.update(some)
             live = now
@@ -239,7 +240,7 @@ def lowerings(units: Units, dear: bool = False) -> Iterator[tuple[list[UnitOp], 
 
 
 class UnitWay(NamedTuple):
-    """A step that runs units again: its bytes, the time of all forwards, and how it goes."""
+    """A step that runs units again: its bytes, the time of all forwards, and its order."""
 
     nbytes: int
     time: float
@@ -247,19 +248,21 @@ class UnitWay(NamedTuple):
 
 
 class Plans:
-    """Steps that run units again, by how many bytes they may take; ``others`` are looked at too."""
+    """Steps that run units again, by their bytes; ``others`` are candidates too."""
 
     def __init__(self, units: Units, *others: list[UnitOp]) -> None:
         self.units = units
         self._others = others
-        # Each once, since ways are many.
+        # Each object once, since there are many ways.
         self._known: dict[UnitOp, UnitOp] = {}
 
     @cached_property
     def ways(self) -> list[UnitWay]:
-        """Steps of ever fewer bytes and more time: by stages, or by units one after the other.
+        """Steps of decreasing bytes and increasing time.
 
-        Of few units every set is tried.
+        by stages, or by units one after the other.
+
+        For few units every set is tried.
         """
         units = self.units
         kept = dropped_alone(units, forced(units))
@@ -289,7 +292,7 @@ class Plans:
         return UnitWay(most, self.units.time(ops), ops)
 
     def quickest(self, goal: int) -> UnitWay:
-        """The way of least time within ``goal`` bytes, or the one of fewest bytes."""
+        """The way of least time within ``goal`` bytes, or the way of fewest bytes."""
         return next((way for way in self.ways if way.nbytes <= goal), self.ways[-1])
 
     @cached_property
@@ -323,7 +326,7 @@ class _Chain:
             if like not in known:
                 known[like] = _stage(units, first, last, bits)
         self.stages = [known[like] for like in alike]
-        # What no run could make, and what was fed, is there in any case.
+        # Pinned values and inputs are always in memory.
         self.base = units.bytes_of(value for value in units.pinned if value in units.last_reader)
 
     @cached_property
@@ -375,9 +378,9 @@ class _Chain:
 
 
 def series(units: Units, crossing: Sequence[int]) -> list[int]:
-    """Where stages begin that one value or none enters: each has a product in it, but the last.
+    """The first units of stages that at most one value enters; each but the last has a product.
 
-    ``crossing`` is how many values go on from before each unit.
+    ``crossing`` is the number of values that pass each unit.
     """
     cuts, dear = [0], False
     for k in range(1, len(units)):
@@ -389,15 +392,15 @@ def series(units: Units, crossing: Sequence[int]) -> list[int]:
 
 
 def _cuts(units: Units) -> list[int]:
-    """Where stages begin, and the end of the last one.
+    """The first units of the stages, and the end of the last one.
 
-    Series-parallel nets are cut where a single value goes on. What is between is divided where the
-    fewest bytes go on, if it is long; short runs that take little time join what follows.
+    Series-parallel nets are cut at points that a single value passes. Long stages between them are
+    divided at the points of the fewest bytes; short runs of little time join the next stage.
     """
     crossing = [values for values, _ in units.crossing]
     whole = series(units, crossing)
     if len(whole) == 1:
-        # Nothing dear: all cuts serve.
+        # No product: all cuts are used.
         whole += [k for k in range(1, len(units)) if crossing[k] <= 1]
     made = [0]
     for first, last in pairwise([*whole, len(units)]):
@@ -410,7 +413,7 @@ def _cuts(units: Units) -> list[int]:
 def _coarser(cuts: list[int]) -> Iterator[list[int]]:
     """``cuts``, and longer stages of several of these.
 
-    In longer ones what stages hand on to each other may be dropped by itself.
+    In longer stages the values between the joined ones may be dropped.
     """
     for together in (1, 2, 4, 8):
         yield [*cuts[:-1:together], cuts[-1]]
@@ -435,7 +438,7 @@ def _signature(units: Units, first: int, last: int) -> object:
     numbers: dict[int, int] = {}
 
     def renumbered(values: Iterable[int]) -> tuple[tuple[int, int, bool, bool, bool], ...]:
-        # The order of numbers is that of tokens, and so alike in stages that are.
+        # Numbered in the order of tokens, so that identical stages match.
         return tuple(
             (
                 numbers.setdefault(value, len(numbers)),
@@ -483,10 +486,10 @@ def _stage(units: Units, first: int, last: int, bits: int) -> ChainStage:
 def _choices(
     units: Units, inside: range, out: Collection[int], bits: int
 ) -> Iterator[frozenset[int]]:
-    """Sets of units whose values are not saved, that of the forced ones first.
+    """Sets of units whose values are not saved, first the forced ones.
 
-    Every set of ``bits`` kinds of units, alike in time and bytes, of which most is saved; of the
-    other kinds those that take little time go with the rest.
+    Every set of the ``bits`` kinds of units (equal time and bytes) with the most bytes; of the
+    other kinds the quick ones are always included.
     """
     must = frozenset(k for k in inside if units.units[k].forced)
     kinds: dict[tuple[float, int], list[int]] = {}
@@ -509,7 +512,7 @@ def _choices(
 def _option(
     units: Units, inside: range, out: frozenset[int], ops: Sequence[UnitOp], passing: int
 ) -> Option:
-    """The cost of saving a stage with the backward ``ops``; ``passing`` are bytes that go by."""
+    """The cost of saving a stage with the backward ``ops``; ``passing`` bytes pass it by."""
     made = {value for k in inside for value in units.units[k].makes} - units.pinned
     saved, remade = set(out), set(units.pinned)
     for op in ops:
@@ -528,7 +531,7 @@ def _option(
 
 
 def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
-    """The first, which saves all, and those that no other is better than in everything."""
+    """The first option, which saves all, and the options that no other beats in every respect."""
     first, *rest = options
     found: list[Option] = []
     for option in sorted(rest, key=lambda o: (o.cost, o.saved, o.backward, o.forward)):

@@ -249,7 +249,7 @@ class WritesGlobal(Alike):
 
 @pytest.mark.parametrize(("kind", "what"), [
     (Counts, "the parameter 'count', which is no state"), (Draws, "the attribute 'calls'"),
-    (Grows, "the attribute 'sums'"), (WritesGlobal, "a generator that others use")
+    (Grows, "the attribute 'sums'"), (WritesGlobal, "a shared generator")
 ])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
