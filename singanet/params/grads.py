@@ -21,7 +21,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
     layer: str
     output_grads: dict[str, Any]
     _unfinished: tuple[str, ...] = ()
-    """The parameters of which more comes, by other uses: these are parts of one update."""
+    """The parameters with further gradients by other uses: the parts of one update."""
 
     def __new__(
         cls,
@@ -60,7 +60,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
 
 
 def split(item: LayerGradients, names: Collection[str]) -> tuple[LayerGradients, LayerGradients]:
-    """What ``item`` has of the parameters ``names``, and of the others."""
+    """``item`` as two: the parameters ``names``, and the others."""
     found: list[list[Any]] = [[], []]
     for row in zip(*item, strict=True):
         found[row[0] not in names].append(row)
@@ -72,9 +72,9 @@ def split(item: LayerGradients, names: Collection[str]) -> tuple[LayerGradients,
 
 
 def add_gradients(ops: Ops, a: Gradient, b: Gradient, over: bool = False) -> Gradient:
-    """The sum of two gradients of one parameter, row-sparse where both are.
+    """The sum of two gradients of one parameter, row-sparse if both are.
 
-    It is a new one, or where it lies ``over`` the first may be that, if it is an array.
+    The sum is a new array, or with ``over`` in the memory of ``a`` if that is an array.
     """
     if isinstance(a, RowSparse):
         if not isinstance(b, RowSparse):
@@ -87,7 +87,7 @@ def add_gradients(ops: Ops, a: Gradient, b: Gradient, over: bool = False) -> Gra
 
 
 def dense_gradient(ops: Ops, grad: Gradient, shape: Shape) -> Array:
-    """``grad`` as an array of ``shape``, that of its parameter."""
+    """``grad`` as an array of the parameter's ``shape``."""
     if isinstance(grad, RowSparse):
         whole = ops.zeros(shape, grad.rows)
         return ops.add_to_rows(whole, grad.indices, grad.rows, whole)

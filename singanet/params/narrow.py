@@ -1,8 +1,8 @@
 """Parameters in narrow types.
 
-Of each block scale and minimum are those of the least squared error among some ranges. Where the
-rows are known that a matrix multiplies, what an input is off by goes on to the inputs after it
-(GPTQ, Frantar et al. 2022, https://arxiv.org/abs/2210.17323).
+The scale and minimum of each block have the least squared error among some ranges. If the inputs of
+a matrix are known, the error of an input is compensated by the inputs after it (GPTQ, Frantar et
+al. 2022, https://arxiv.org/abs/2210.17323).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOST = np.float32(15)
 _RANGES = (1.0, 0.88)
 """Parts of the range of a block that its 16 numbers may be spread over."""
 _AT_A_TIME = 1 << 13
-"""Blocks that are fitted at a time."""
+"""The number of blocks that are fitted at a time."""
 _DAMPING = 0.01
-"""Of the mean second moment what is added to each, so that none is nought."""
+"""The fraction of the mean second moment that is added to each, so that none is zero."""
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -49,8 +49,8 @@ def fitted(values: Array) -> Array:
 def fed_back(values: Array, moments: Array) -> Array:
     """``values`` (inputs, outputs) as blocks Q4_1 (outputs, blocks, 20).
 
-    ``moments`` (inputs, inputs) are the sums of the products of what the inputs have been. Of each
-    input in turn the error is made good, as far as can be, by those after it.
+    ``moments`` (inputs, inputs) are the sums of the products of the inputs. The error of each input
+    in turn is compensated, as well as possible, by the inputs after it.
     """
     inputs, outputs = values.shape
     factors = _factors(moments)
@@ -76,7 +76,7 @@ def _factors(moments: Array) -> Array:
     """The upper Cholesky factor of the inverse of ``moments``, which are damped."""
     exact = moments.astype(np.float64)
     middle = float(np.mean(np.diag(exact)))
-    # Of inputs that have been nothing any number will do.
+    # For inputs that were always zero any number will do.
     exact[np.diag_indices_from(exact)] += _DAMPING * middle if middle > 0 else 1.0
     inverse = np.linalg.inv(exact)
     lower = np.linalg.cholesky((inverse + inverse.T) / 2)
@@ -110,7 +110,7 @@ def _fit(values: Array) -> tuple[Array, Array]:
 
 
 def _refitted(values: Array, codes: Array, scale: Array, least: Array) -> tuple[Array, Array]:
-    """The line that is nearest to ``values`` at ``codes``; of equal ones the one that was."""
+    """The least-squares line through ``values`` at ``codes``; without one, the old line."""
     floats = codes.astype(np.float32)
     mean, middle = floats.mean(1, keepdims=True), values.mean(1, keepdims=True)
     floats -= mean
@@ -138,14 +138,14 @@ ROUNDINGS = ("stochastic", "remainder")
 
 _FLOAT = np.dtype(np.float32)
 _PIECE = 1 << 16
-"""Numbers that are rounded at a time."""
+"""The count of numbers that are rounded at a time."""
 _MEANWHILE = 24
-"""Bytes of each number that is rounded at a time."""
+"""The scratch bytes of each number that is rounded at a time."""
 _NOTHING = np.uint16(0)
 
 
 class _StandIns(threading.local):
-    """What a thread that records gets in the place of arrays, by the ids of their storages."""
+    """The abstract arrays that a recording thread gets instead of arrays, by storage id."""
 
     arrays: Mapping[int, Array] = {}
 
@@ -155,7 +155,7 @@ _stand_ins = _StandIns()
 
 @contextmanager
 def standing_in(arrays: Mapping[int, Array]) -> Iterator[None]:
-    """A block in which this thread is lent ``arrays``, by the ids of their storages."""
+    """A block in which this thread gets ``arrays`` instead of storages' arrays, by storage id."""
     before, _stand_ins.arrays = _stand_ins.arrays, arrays
     try:
         yield
@@ -164,7 +164,7 @@ def standing_in(arrays: Mapping[int, Array]) -> Iterator[None]:
 
 
 class NarrowWeights(ParamStorage):
-    """A ``matrix`` of fewer bits; ``transposed`` where the parameter lies as (outputs, inputs)."""
+    """A ``matrix`` of fewer bits; ``transposed`` if the parameter is stored (outputs, inputs)."""
 
     way_back = "call net.as_type('float32') first"
     matrix: NarrowMatrix
@@ -178,17 +178,17 @@ class NarrowWeights(ParamStorage):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are held."""
+        """The bytes of the matrix."""
         return self.matrix.nbytes
 
     @property
     def nbytes_trained(self) -> int:
-        """The bytes that are held once it has been trained."""
+        """The bytes after the first update."""
         return self.nbytes
 
     @property
     def rounding_bytes(self) -> int:
-        """The bytes that rounding an update takes meanwhile."""
+        """The scratch bytes of rounding an update."""
         return 0
 
     def read(self) -> Array:
@@ -200,38 +200,37 @@ class NarrowWeights(ParamStorage):
 
     @abstractmethod
     def _lend(self) -> Array:
-        """As `lend`, of what is held."""
+        """Return a float32 array of the values."""
 
     def factor(self) -> NarrowMatrix:
         return self.matrix.T if self.transposed else self.matrix
 
     def settle(self, rng: np.random.Generator | None = None) -> None:
-        """Round what was changed in the array that is lent; stochastic rounding draws of ``rng``.
+        """Round the changes of the lent array to storage; stochastic rounding draws from ``rng``.
 
-        Without one it is rounded to nearest.
+        Without ``rng`` it rounds to nearest.
         """
 
     @property
     def arrays(self) -> list[Array]:
-        """The memory that it is in, as others have to know it."""
+        """The arrays of its memory, as other code may know them."""
         return self.matrix.arrays
 
     @abstractmethod
     def moved(self, put: Callable[[Array], Array]) -> NarrowWeights:
-        """As `ParamStorage.moved`; itself where its arrays stay as they are."""
+        """As `ParamStorage.moved`; the storage itself if its arrays do not change."""
 
     @abstractmethod
     def blank(self) -> Callable[[int], NarrowWeights]:
-        """What makes another one of its kind without numbers, which has so many `arrays`."""
+        """Return a function that makes an empty storage of this kind with a number of `arrays`."""
 
 
 class Bfloat16Weights(NarrowWeights):
-    """Words of bfloat16. What is assigned is rounded to nearest, halves to even.
+    """Words of bfloat16. Assigned values are rounded to nearest, halves to even.
 
-    Updates change a float32 array that is lent, and are rounded when a walk goes on: by
-    ``rounding`` "stochastic" up or down at random, so that the mean is what it was; by "remainder"
-    the lower half is kept too, from the first update on, so that nothing is lost. The array stays
-    for as long as somebody else has it.
+    Updates change a float32 copy, which is rounded when the walk continues: by ``rounding``
+    "stochastic" up or down at random with the same mean; by "remainder" exactly, since from the
+    first update the lower half is stored too. The copy is dropped when no caller uses it.
     """
 
     place = "held in bfloat16"
@@ -243,7 +242,7 @@ class Bfloat16Weights(NarrowWeights):
         self.rest: Bfloat16Matrix | None = None
         self._memory: LentMemory | None = None
         self._lent: Array | None = None
-        # What rounds changes of an array that a walk has handed out, and somebody still has.
+        # The generator for changes of a float32 copy that a caller still uses.
         self._rng: np.random.Generator | None = None
 
     @property
@@ -286,7 +285,7 @@ class Bfloat16Weights(NarrowWeights):
             self._put(self._lent, self._rng)
         shape, self._lent = self._lent.shape, None
         if self._memory.is_lent:
-            # Somebody has it, and may change it later.
+            # A caller uses it, and may change it later.
             self._lent = self._memory.lend(shape, _FLOAT)
         else:
             self._memory = self._rng = None
@@ -304,7 +303,7 @@ class Bfloat16Weights(NarrowWeights):
         if self.rest is None:
             return self.matrix.columns(part.start, part.stop)
         upper, lower = (each.get(part.start, part.stop) for each in (self.matrix, self.rest))
-        # The upper half was rounded to nearest: it is one too many where the lower is large.
+        # The upper half was rounded to nearest: it is 1 too large if the lower half is large.
         bits = (upper.astype(np.uint32) - (lower >> 15)) << 16 | lower
         return bits.view(np.float32)
 
@@ -316,7 +315,7 @@ class Bfloat16Weights(NarrowWeights):
         )
 
     def _put(self, array: Array, rng: np.random.Generator | None) -> None:
-        """Hold ``array``, and where it is rounded have it so as well."""
+        """Store ``array``; values that are rounded change in ``array`` too."""
         plain, xp = array.T if self.transposed else array, self.matrix.xp
         width = self.matrix.width(_PIECE)
         for part in self.matrix.parts(_PIECE):
@@ -334,7 +333,7 @@ class Bfloat16Weights(NarrowWeights):
         upper = ((bits >> 16) + (lower >> 15)).astype(np.uint16)
         nan = xp.isnan(values)
         if xp is not np or nan.any():
-            # Of a NaN the payload goes, which might carry into the sign.
+            # The payload of a NaN is dropped, which might carry into the sign.
             upper, lower = xp.where(nan, narrow(values, xp), upper), xp.where(nan, _NOTHING, lower)
         self.matrix.put(start, upper)
         if self.rest is None and lower.any():
@@ -370,7 +369,7 @@ class Bfloat16Weights(NarrowWeights):
 
 
 class BlockWeights(NarrowWeights):
-    """Blocks of whole numbers with scales, to be read only."""
+    """Blocks of whole numbers with scales; read-only."""
 
     place = "held in blocks of whole numbers"
     trains = False
@@ -392,7 +391,7 @@ class BlockWeights(NarrowWeights):
             "weights in blocks",
             expected="a net of floats to write into",
             received=f"one that is {self.place}",
-            advice="load into the net of floats, and quantize it then",
+            advice="load into the net of floats, then quantize it",
         )
 
     def moved(self, put: Callable[[Array], Array]) -> BlockWeights:
@@ -411,9 +410,9 @@ class BlockWeights(NarrowWeights):
 
 
 class WatchedWeights(NarrowWeights):
-    """The array that ``before`` keeps, while ``moments`` of what it multiplies are summed.
+    """The array of the storage ``before``, with ``moments`` of the inputs of its products.
 
-    These are (inputs, inputs): the sum of the products of two inputs, over all rows.
+    They are (inputs, inputs): the sums of the products of two inputs, over all rows.
     """
 
     place = "watched while it is quantized"
@@ -445,7 +444,7 @@ class WatchedWeights(NarrowWeights):
         return CallOrderError(
             "net.quantize",
             expected=f"a net whose layers are {where}",
-            received=f"one that is {done} while it is looked at",
+            received=f"a net that is {done} while its inputs are watched",
             advice="quantize first",
         )
 
@@ -454,7 +453,7 @@ class WatchedWeights(NarrowWeights):
 
 
 def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The name and "bfloat16", of each of the named ``params`` that is no more than words of it."""
+    """The names of the ``params`` that are words of bfloat16 only, each with "bfloat16"."""
     found = {}
     for name, param in params:
         storage = param.storage
@@ -466,10 +465,10 @@ def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
 def block_weights(
     values: Array, transposed: bool, kind: str, moments: Array | None = None
 ) -> BlockWeights:
-    """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``.
+    """``values``, with a multiple of 32 inputs, in blocks of ``kind``.
 
-    ``moments`` of what they multiply, (inputs, inputs), are for blocks of 4 bits. Where some are
-    beyond the numbers, the weights alone count.
+    ``moments`` of the inputs, (inputs, inputs), are used for blocks of 4 bits. If they are not all
+    finite, only the weights count.
     """
     by_output = values if transposed else values.T
     outputs, inputs = by_output.shape
@@ -494,10 +493,10 @@ def weights_of_blocks(blocks: Array, transposed: bool, kind: str) -> BlockWeight
 
 
 def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Array:
-    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean.
+    """float32 ``values`` as words of bfloat16, rounded up or down at random with the same mean.
 
-    Each run of ``width`` columns draws by itself, so that a seed rounds alike everywhere; the CPU
-    has one at a time.
+    Each run of ``width`` columns draws by itself, so that a seed rounds alike on all devices; the
+    CPU has one run at a time.
     """
     xp: Any = array_module(values)
     if xp is np:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 MOST_ELEMENTS = 1 << 45
-"""So many float32 fill the addresses that a process has."""
+"""The number of float32 elements that fill the address space of a process."""
 
 _PIECE = 1 << 16
 
@@ -63,9 +63,8 @@ class _Referable:
 class ParamRoot(_Referable):
     """The state that all names of a parameter share: initializer, settings and storage.
 
-    ``spec`` has the name that it was made with; ``given`` is the first spec, once another was
-    assigned. Only `Param` changes any of it. A parameter has the same root for as long as it lives,
-    whatever array it has.
+    ``spec`` has the first name; ``given`` is the first spec, after another was assigned. Only
+    `Param` changes them. A parameter has the same root throughout, whatever array it has.
     """
 
     spec: ParamSpec
@@ -93,7 +92,7 @@ class ParamRoot(_Referable):
         return made
 
     def own(self, array: Array | None) -> None:
-        """Note for `owner_of` that ``array``, if there is one, is this parameter's."""
+        """Note for `owner_of` that ``array``, if there is one, belongs to this parameter."""
         if array is not None:
             _owners.note(array, weakref.ref(self))
 
@@ -102,17 +101,17 @@ _owners: ByArray[weakref.ref[ParamRoot]] = ByArray()
 
 
 def owner_of(array: Any) -> ParamRoot | None:
-    """The parameter that has ``array``, this very object, as its value; None for other arrays."""
+    """The parameter whose value is this very object ``array``; None for other arrays."""
     found = _owners.of(array)
     return None if found is None else found()
 
 
 class Param:
-    """An array named ``layer/suffix``, filled by its initializer when first looked at.
+    """An array named ``layer/suffix``, filled by its initializer at the first access.
 
-    The values depend on the seed and the name alone, so a layer more or less in a net does not
-    change how the others start. A nested net's parameter has a name of its own in the net around,
-    and `root`, in which all else but the shape is kept, in common.
+    The values depend on the seed and the name alone, so adding or removing a layer does not change
+    how the others start. In the outer net, a nested net's parameter has another name, and a common
+    `root` with all else but the shape.
     """
 
     __slots__ = ("name", "root", "shape")
@@ -133,20 +132,20 @@ class Param:
         """The state that it shares with its other names; two of one root are one parameter."""
 
     def named(self, name: str) -> Param:
-        """The same parameter under another name, by which it is filled if it is not yet."""
+        """The same parameter under another name, which also determines its first values."""
         made = object.__new__(type(self))
         made.name, made.root, made.shape = name, self.root, self.shape
         return made
 
     def __copy__(self) -> Param:
-        """A parameter of the same name and settings, whose array may be replaced by itself."""
+        """A parameter of the same name and settings with a storage of its own."""
         made = self.named(self.name)
         made.root = replace(self.root, storage=copy.copy(self.root.storage))
         return made
 
     @property
     def spec(self) -> ParamSpec:
-        """How the parameter is trained; assigned, it goes before what an optimizer was told."""
+        """The training settings; assigned settings override the optimizer's."""
         spec = self.root.spec
         return spec if spec.name == self.name else replace(spec, name=self.name)
 
@@ -163,7 +162,7 @@ class Param:
 
     @property
     def respecified(self) -> bool:
-        """Whether `spec` differs from the one that the parameter was made with."""
+        """Whether `spec` differs from its first value."""
         return self.root.given not in (None, self.root.spec)
 
     @property
@@ -220,7 +219,7 @@ class Param:
         if flag and self.is_state:
             raise ArgumentError(
                 f"parameter {self.name!r}",
-                expected="trainable=False, since forward keeps it as running state",
+                expected="trainable=False, since forward updates it as running state",
                 received="trainable=True",
                 advice="set layer.trainable instead, which leaves running state alone",
             )
@@ -229,7 +228,7 @@ class Param:
 
     @property
     def held(self) -> bool:
-        """Whether this is running state that stays as it is: its layer runs as in evaluation."""
+        """Whether no forward changes this running state: its layer runs as in evaluation."""
         return self.root.held
 
     @held.setter
@@ -244,7 +243,7 @@ class Param:
 
     @property
     def storage(self) -> ParamStorage:
-        """Where the array is kept; assigning another drops what the one before had in memory."""
+        """The storage of the array; assigning another frees the old one's array."""
         return self.root.storage
 
     @storage.setter
@@ -260,15 +259,15 @@ class Param:
 
     @property
     def served(self) -> ParameterServerStorage | None:
-        """The table that keeps the rows, None if they are not in a table."""
+        """The table that stores the rows, None if they are not in a table."""
         storage = self.root.storage
         return cast("ParameterServerStorage", storage) if storage.by_rows else None
 
     @property
     def value(self) -> Array:
-        """The live array: change it in place, or assign one of its shape, as its own type.
+        """The live array: change it in place, or assign an array of its shape, which is converted.
 
-        Seed and name fill it where it does not exist yet.
+        If it does not exist yet, seed and name determine its values.
         """
         storage = self.root.storage
         # Another thread may drop it at any time, as a predictor does.
@@ -291,7 +290,7 @@ class Param:
         self.retype(array if array.dtype == wanted else self._converted(array, wanted))
 
     def retype(self, array: Array) -> None:
-        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it.
+        """Assign ``array`` with its type; assigning `value` converts to the old type.
 
         Another byte order becomes the machine's, which files and kernels read. Running state
         becomes float32 at least, see `kept_as`.
@@ -313,7 +312,7 @@ class Param:
             raise ArgumentError(
                 f"parameter {self.name!r}",
                 expected=f"an array of numbers, which become {wanted}",
-                received=f"one of type {array.dtype}",
+                received=f"an array of type {array.dtype}",
                 advice=f"convert it with array.astype('{wanted}')",
             )
         return array.astype(wanted)
@@ -332,32 +331,32 @@ class Param:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the array, wherever it is, or of the one that is yet to be filled."""
+        """The bytes of the array, also if it is stored elsewhere or not filled yet."""
         return math.prod(self.shape) * self.array_type.itemsize
 
     @property
     def here(self) -> Array:
-        """`value`, or where several processes have a slice of it each the one of this process."""
+        """`value`, or this process's slice if several processes have one slice each."""
         return self.root.storage.here() if self.filled else self.value
 
     @property
     def outline(self) -> Array:
-        """An array of its shape and type; where the values are elsewhere, it has others."""
+        """An array of its shape and type; values are arbitrary if it is not in memory."""
         if self.root.storage.in_memory or self.root.storage.by_rows:
             return self.value
         return np.broadcast_to(np.zeros((), self.array_type), self.shape)
 
     def peek(self) -> Array:
-        """The array, to be read only: where it is not in memory, nobody keeps it there."""
+        """The array, read-only; if it is not in memory, it is read for this call."""
         return self.root.storage.read() if self.filled else self.value
 
     def factor(self) -> Array | NarrowMatrix:
-        """What products and look-ups read: `peek`, or a matrix of fewer bits, to be read only."""
+        """The operand of products and look-ups: `peek` or a narrow matrix, read-only."""
         return self.root.storage.factor() if self.filled else self.value
 
     @property
     def parts(self) -> Callable[[], Iterator[Array]] | None:
-        """What gives the array in runs of rows, for one whose rows a table has."""
+        """A function that yields the array in runs of rows if it is in a table, else None."""
         return None if self.served is None else self.served.parts
 
     def put(self, array: Array) -> None:
@@ -369,7 +368,7 @@ class Param:
 
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
-        # As one array in float64 the numbers would take twice what they leave.
+        # One array of draws in float64 would take twice the memory of the result.
         count = math.prod(self.shape)
         try:
             value = np.empty(count, self.dtype)
@@ -386,16 +385,16 @@ class Param:
 
     @property
     def drawing_bytes(self) -> int:
-        """The bytes that `initial` takes for a moment beside the array that it makes."""
+        """The temporary bytes of `initial` in addition to its result."""
         count = math.prod(self.shape)
         if self.initializer._draws_one_by_one(self.fans):
             count = min(count, _PIECE)
         return 8 * count * self.initializer.copies
 
     def initial_pieces(self, size: int, name: str = "") -> Iterator[tuple[int, Array]]:
-        """`initial` in flat pieces of ``size`` elements, each with the place of its first.
+        """`initial` in flat pieces of ``size`` elements, each with the position of its first.
 
-        It is one piece where the initializer cannot draw a part.
+        It is one piece if the initializer cannot draw parts.
         """
         rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
         count = math.prod(self.shape)
@@ -436,7 +435,7 @@ def make_param(
     if math.prod(shape) >= MOST_ELEMENTS:
         raise ShapeError(
             where,
-            expected=f"fewer than {MOST_ELEMENTS} elements, which is what can be addressed",
+            expected=f"fewer than {MOST_ELEMENTS} elements, as a process can address",
             received=f"shape {shape}",
             advice="give the layer fewer units",
         )

@@ -1,4 +1,4 @@
-"""The one way from parameters to files and copies and back, wherever their arrays are."""
+"""Parameters to files and copies and back, for every storage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def param_sources(params: Iterable[Param], start: str = "") -> list[Source]:
 def keep_params(params: Iterable[Param], kept: dict[str, Array]) -> None:
     """Copy the arrays of ``params`` to ``kept``, by name, for `put_params`.
 
-    Read-only arrays are left out. Arrays that are in ``kept`` already are written over.
+    Read-only arrays are skipped. Arrays already in ``kept`` are overwritten.
     """
     for param in params:
         if param.is_constant:
@@ -51,11 +51,11 @@ def put_params(
     put: Callable[[Array], Array],
     where: str,
 ) -> None:
-    """Write ``arrays``, by name, over the values of ``params``; ``put`` brings them to the device.
+    """Write ``arrays``, by name, over the values of ``params``; ``put`` moves them to the device.
 
-    A read-only parameter, such as one in blocks, stays as it is; its array may be left out.
-    Errors: `StateMismatchError`, before anything changes, if its array has other values.
-    Ctrl-C acts before the first array is written or after the last.
+    A read-only parameter, such as one in blocks, does not change; its array may be missing. Errors:
+    `StateMismatchError`, before anything changes, if its array has other values. Ctrl-C acts before
+    the first array is written or after the last.
     """
     changing = []
     for param in params:
@@ -80,7 +80,7 @@ def same_values(own: Array, given: Array) -> bool:
 
 
 def constant_advice(param: Param) -> str:
-    """How a read-only parameter can get other values."""
+    """The advice on how to change a read-only parameter."""
     if param.storage.way_back:
         return f"{param.storage.way_back}, or load what was saved with these values"
     return "set the array's flags.writeable, or assign a copy to the parameter"

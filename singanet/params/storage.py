@@ -1,7 +1,7 @@
-"""Where a parameter's values are.
+"""Storages of parameters' values.
 
-In memory arrays of small parameters are slices of flat ones, the buckets. What goes over all of
-them, as an update or a sum between processes, then goes over a few arrays.
+Arrays of small parameters in memory are slices of flat ones, the buckets. An operation on all of
+them, such as an update or a sum between processes, is then done on a few arrays.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 
 SMALL = 1 << 16
-"""Bytes of a parameter in a bucket: a call takes some microseconds, as an update of as many."""
+"""The maximum bytes of a parameter in a bucket: updating them takes about the overhead of a call.
+"""
 
 BUCKET = 1 << 17
-"""Bytes of a bucket: with gradient and state it stays in the cache of a core meanwhile."""
+"""The maximum bytes of a bucket: with gradient and state it fits the cache of a core."""
 
 
 class Place(NamedTuple):
     """The elements from ``start`` up to ``stop`` of ``bucket``, a flat array.
 
-    Two places that have elements in common are one.
+    Places with common elements are equal.
     """
 
     bucket: Array
@@ -62,10 +63,10 @@ _Known = TypeVar("_Known")
 
 
 class ByArray(Generic[_Known]):
-    """Notes on arrays, by object identity, each kept for as long as its array lives."""
+    """Notes on arrays, by object identity, each for the lifetime of its array."""
 
     def __init__(self) -> None:
-        # Once an array is gone another may get its id; the reference tells them apart.
+        # After an array is freed another may get its id; the reference distinguishes them.
         self._known: dict[int, tuple[weakref.ref[Array], _Known]] = {}
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class ByArray(Generic[_Known]):
         return found[1] if found is not None and found[0]() is array else None
 
     def note(self, array: Array, known: _Known) -> None:
-        """Keep the note ``known`` on ``array``, in place of an earlier one."""
+        """Store the note ``known`` on ``array``, replacing an earlier one."""
         key, owner = id(array), weakref.ref(self)
 
         def forget(gone: weakref.ref[Array]) -> None:
@@ -91,7 +92,7 @@ class ByArray(Generic[_Known]):
 
 _places: ByArray[Place] = ByArray()
 place_of = _places.of
-"""Where an array lies, if this very object was laid in a bucket; else None."""
+"""The place of an array in a bucket, if this very object was made there; else None."""
 
 
 def slice_of(bucket: Array, start: int, shape: Shape) -> Array:
@@ -125,7 +126,7 @@ def lay_as_one(parts: Sequence[Array], put: Callable[[Array], Array]) -> list[Ar
 
 
 def groups_of(arrays: Sequence[Array]) -> list[list[int]]:
-    """The numbers of the arrays of each bucket: of one type, neighbours as they are given."""
+    """The numbers of the arrays of each bucket: consecutive arrays of one type."""
     groups: list[list[int]] = []
     filling: dict[Any, tuple[list[int], int]] = {}
     for k, array in enumerate(arrays):
@@ -139,9 +140,9 @@ def groups_of(arrays: Sequence[Array]) -> list[list[int]]:
 
 
 def buckets_of(arrays: Iterable[tuple[str, Array]]) -> list[Bucket]:
-    """The buckets in which any of the named ``arrays`` lie, in the order in which these come.
+    """The buckets that contain any of the named ``arrays``, in order of first use.
 
-    Of arrays at one place the first counts.
+    Of several arrays at one place the first counts.
     """
     found: dict[int, dict[int, tuple[Place, str]]] = {}
     for name, array in arrays:
@@ -159,8 +160,8 @@ def buckets_of(arrays: Iterable[tuple[str, Array]]) -> list[Bucket]:
 class ParamStorage(ABC):
     """The storage of a parameter's array: memory, a file, a table of rows, another rank.
 
-    ``place`` says so, and ``way_back`` what brings it into memory, as errors have it. A copy of
-    it, pickled or not, keeps the array in memory.
+    Errors describe it by ``place``, and by ``way_back`` how to get into memory. A copy, pickled or
+    not, has the array in memory.
     """
 
     __slots__ = ()
@@ -169,28 +170,28 @@ class ParamStorage(ABC):
     way_back: str
 
     in_memory = False
-    """Whether the array stays in memory for as long as the parameter is not moved."""
+    """Whether the array stays in memory unless the parameter is moved."""
 
     by_rows = False
-    """Whether it is a `ParameterServerStorage`, of which only rows come here."""
+    """Whether it is a `ParameterServerStorage`, which fetches single rows."""
 
     bounded = False
-    """Whether its owner was told how much memory to keep: copies of all arrays have no room."""
+    """Whether its owner has a limit on memory: copies of all arrays would exceed it."""
 
     trains = True
     """Whether the array may be changed by updates."""
 
     sliced = False
-    """Whether several processes have a slice of one array each, and all of them get at it."""
+    """Whether several processes have one slice of the array each."""
 
     loads = False
-    """Whether programs have the array in memory between calls that load and release it."""
+    """Whether programs load and release the array by calls."""
 
     first_row = 0
-    """The first row of what is `here`."""
+    """The first row of the slice `here`."""
 
     array: Array | None = None
-    """The array where it is at hand as it is: a plain attribute, as every step asks."""
+    """The array if it is in memory as it is; a plain attribute, as every step reads it."""
 
     @property
     def filled(self) -> bool:
@@ -204,7 +205,7 @@ class ParamStorage(ABC):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that it keeps the array in."""
+        """The bytes of memory of the array."""
         return 0 if self.array is None else int(self.array.nbytes)
 
     @abstractmethod
@@ -216,33 +217,33 @@ class ParamStorage(ABC):
         return self.lend()
 
     def here_of(self, whole: Array) -> Array:
-        """What of an array of the parameter's shape goes with `here`."""
+        """The part of ``whole``, of the parameter's shape, that corresponds to `here`."""
         return whole
 
     def factor(self) -> Array | NarrowMatrix:
-        """What products and look-ups read: `read`, or a matrix of fewer bits."""
+        """The operand of products and look-ups: `read`, or a narrow matrix."""
         return self.read()
 
     @abstractmethod
     def lend(self) -> Array:
-        """The live array, which may be changed until the net's next pass; then it is put back."""
+        """The live array, which may be changed until the net's next pass; changes are stored."""
 
     @abstractmethod
     def write(self, array: Array) -> None:
-        """Put ``array``, of the same shape and type, in its place."""
+        """Overwrite the array with ``array``, of the same shape and type."""
 
     def moved(self, put: Callable[[Array], Array]) -> ParamStorage | None:
         """The same in arrays that ``put`` makes of its own, as on another device.
 
-        None where what is not in memory stays where it is.
+        None if it is not in memory and does not move.
         """
         return None
 
     def replace(self, name: str, array: Array) -> None:
-        """Keep ``array``, of any type, instead. Errors: `CallOrderError` out of memory."""
+        """Store ``array``, of any type, instead. Errors: `CallOrderError` if not in memory."""
         raise CallOrderError(
             f"parameter {name!r}",
-            expected="a net in memory, where arrays of other types or devices can be put",
+            expected="a net in memory, whose arrays can be replaced by other types or devices",
             received=f"one that is {self.place}",
             advice=self.way_back,
         )
@@ -289,14 +290,14 @@ class Memory(ParamStorage):
         self.array = array
 
     def __reduce__(self) -> Any:
-        """With an array in a bucket by its place, so that those of a net stay together."""
+        """Pickle an array in a bucket by its place, so that a net's buckets stay together."""
         place = place_of(self.array)
         if place is None or self.array is None:
             return Memory, (self.array,)
         return _in_bucket, (place.bucket, place.start, self.array.shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Memory:
-        """A copy; whoever has the array as well gets the copy's."""
+        """Return a copy; other users of the array get the copy's."""
         place = place_of(self.array)
         if place is None or self.array is None or id(self.array) in memo:
             return Memory(copy.deepcopy(self.array, memo))
@@ -310,7 +311,7 @@ def _in_bucket(bucket: Array, start: int, shape: Shape) -> Memory:
 
 
 class ServedStandIn(StandIn):
-    """A stand-in for the array of a served parameter; its elements are NaN.
+    """A placeholder for the array of a served parameter; its elements are NaN.
 
     A rule sends its row-sparse gradients to ``rows``.
     """
@@ -327,14 +328,14 @@ class ServedStandIn(StandIn):
 
 
 class ParameterServerStorage(ParamStorage):
-    """The rows of a parameter (rows, width) come from a table and go back to it."""
+    """The rows of a parameter (rows, width), read from a table and updated there."""
 
     by_rows = True
     place = "served by a table"
     way_back = "take copy.deepcopy(net), which has it in memory"
 
     sums_first = False
-    """Whether the table sums what all processes push before its rule, and clipping, see it."""
+    """Whether the table sums the gradients of all processes before its rule and clipping."""
 
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
@@ -352,11 +353,11 @@ class ParameterServerStorage(ParamStorage):
 
     @abstractmethod
     def runs(self, ids: Array) -> Runs:
-        """Where equal ones of the flat ``ids`` stand, which were looked up last."""
+        """The positions of equal elements in the flat ``ids``, which were looked up last."""
 
     @abstractmethod
     def see(self, ids: Array, out: Array) -> None:
-        """`look_up` for an evaluation: the rows as the table has them, nothing else changed."""
+        """`look_up` for an evaluation: the present rows, with no change of the table."""
 
     @abstractmethod
     def push(self, grad: RowSparse, scale: float) -> None:
@@ -364,7 +365,7 @@ class ParameterServerStorage(ParamStorage):
 
     @abstractmethod
     def parts(self) -> Iterator[Array]:
-        """All rows, as the table has them, so many at a time."""
+        """All rows as the table has them, some at a time."""
 
     def read(self) -> Array:
         """All rows, as the table has them."""
@@ -385,5 +386,5 @@ def is_served(value: Any) -> bool:
 
 
 def served_by(value: Any) -> ParameterServerStorage | None:
-    """Where the updates of ``value`` go, if it stands for the rows of a table."""
+    """The table that gets the updates of ``value``, if it stands for rows of a table."""
     return value.rows if isinstance(value, ServedStandIn) else None
