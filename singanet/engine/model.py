@@ -139,6 +139,38 @@ class NetCore(Protocol):
         """A block after which draws and running state of its forwards are undone."""
 
 
+class PlanView:
+    """A `NetCore` of the steps that `_execution_plan` gives, with the settings of ``net``."""
+
+    _passes_are_its_own = True
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "net":
+            # A copy under way has none yet.
+            raise AttributeError(name)
+        return getattr(self.net, name)
+
+    def _execution_plan(self) -> Plan:
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of the steps, each once."""
+        return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
+
+    def params(self) -> list[Param]:
+        """All parameters of the layers, a shared one once."""
+        every = [param for layer in self.layers for param in layer.params.values()]
+        return list({id(param): param for param in every}.values())
+
+    def param_specs(self) -> list[ParamSpec]:
+        """Their training settings."""
+        return [param.spec for param in self.params()]
+
+
 INPUT = "/input"
 """The suffix of a layer's name for the arrays that it is fed with."""
 
@@ -150,6 +182,7 @@ class Part(Plan):
     steps, whose output gradients are returned, and above uses of ``params``. The inputs of the
     steps in ``fed`` become outputs of an added step, so that their gradients can be ``wanted``.
     ``outputs`` are read by a loss or a caller, if any.
+    Unless ``through_frozen``, uses of ``params`` in frozen steps give no gradients.
     """
 
     def __init__(
@@ -160,7 +193,9 @@ class Part(Plan):
         fed: Collection[str],
         wanted: Iterable[str],
         params: Iterable[Param],
+        through_frozen: bool = True,
     ) -> None:
+        self._through_frozen = through_frozen
         self.steps: list[NodeStep] = []
         self.slot_shapes = list(whole.slot_shapes)
         for step in _before(whole, {*heads, *whole.slots_of(outputs)}):
@@ -195,7 +230,8 @@ class Part(Plan):
         return [entry, reader]
 
     def _trains_any(self, step: NodeStep) -> bool:
-        return any(id(param) in self.params for param in step.layer.params.values())
+        asked = any(id(param) in self.params for param in step.layer.params.values())
+        return asked and (self._through_frozen or not step.frozen)
 
     def trains(self, param: Param) -> bool:
         """Whether the gradient of ``param`` is requested."""

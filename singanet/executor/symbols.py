@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -13,8 +11,8 @@ from singanet.base.columns import is_sparse
 from singanet.base.described import Counted, changes, checked_call
 from singanet.data.loaders import Batch, Loader
 from singanet.engine.executor import NetExecutor
-from singanet.engine.model import Part
-from singanet.engine.plan import NodeStep, Plan
+from singanet.engine.model import Part, PlanView
+from singanet.engine.plan import Plan
 from singanet.engine.step import expect_scores
 from singanet.errors import (
     ArgumentError,
@@ -36,7 +34,7 @@ from singanet.metric.metric import MetricSymbol
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.optimizer.optimizer import Update
-from singanet.params.param import Param, ParamSpec
+from singanet.params.param import Param
 from singanet.program.programs import Programs, programs_of
 from singanet.types import Array
 
@@ -322,20 +320,11 @@ class Objective(Counted):
         return found.pop() if len(found) == 1 else float(batch)
 
 
-class ProgramPart(Part):
-    """A part in which frozen uses of parameters give no gradients, as in the whole net."""
-
-    def _trains_any(self, step: NodeStep) -> bool:
-        return not step.frozen and super()._trains_any(step)
-
-
-class View:
-    """A `NetCore` for executors: the part of ``net`` with the ``outputs``.
+class View(PlanView):
+    """A view for executors: the part of ``net`` with the ``outputs``.
 
     A step trains the trainable parameters among ``params``; None means all.
     """
-
-    _passes_are_its_own = True
 
     def __init__(
         self,
@@ -344,21 +333,17 @@ class View:
         loss: Objective | None,
         params: Collection[Param] | None,
     ) -> None:
-        self.net, self.outputs, self.loss = net, list(outputs), loss
+        super().__init__(net)
+        self.outputs, self.loss = list(outputs), loss
         self.executor = Programs()
         self._params = None if params is None else frozenset(params)
-        self._part: ProgramPart | None = None
+        self._part: Part | None = None
         self._planned: Any = None
         self._chosen: list[Param] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Exclude the part: it finds parameters by ids of this process."""
         return {**vars(self), "_part": None}
-
-    device = property(attrgetter("net.device"), doc="The net's device.")
-    dtype = property(attrgetter("net.dtype"), doc="The net's dtype.")
-    rng = property(attrgetter("net.rng"), doc="The net's generator, shared by all programs.")
-    version = property(attrgetter("net.version"), doc="The net's version.")
 
     def carried(self) -> NetExecutor[Any]:
         """Return the executor of its steps: the net's, or programs with the net's settings."""
@@ -378,7 +363,7 @@ class View:
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
             if self._part is None or self._planned[0] != now[0] or chosen != self._chosen:
-                self._part = ProgramPart(whole, heads, self.outputs, (), (), chosen)
+                self._part = Part(whole, heads, self.outputs, (), (), chosen, False)
             self._planned, self._chosen = now, chosen
         return self._part
 
@@ -396,26 +381,6 @@ class View:
         """Return the parameters that a step changes now."""
         part = self._execution_plan()
         return part._params_of(part.backward((), ()))
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers of the part."""
-        return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
-
-    def params(self) -> list[Param]:
-        """Return all parameters of the part, a shared one once."""
-        params = [
-            param for step in self._execution_plan().steps for param in step.layer.params.values()
-        ]
-        return list({id(param): param for param in params}.values())
-
-    def param_specs(self) -> list[ParamSpec]:
-        """Return their training settings."""
-        return [param.spec for param in self.params()]
-
-    def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
-        """Return the net's rehearsal."""
-        return self.net.rehearsal(only_failed)
 
 
 def picked(outputs: Mapping[str, Any], port: Port) -> Any:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.engine.backward import BackwardWalk
+from singanet.engine.model import PlanView
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, CallOrderError, GraphError, brief
 from singanet.graph.nodes import Node
 from singanet.layers.counting import multiply_adds
-from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
-from singanet.params.param import Param, ParamSpec
+from singanet.params.param import Param
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, Shape
 
@@ -353,35 +353,18 @@ def _entry(step: NodeStep) -> NodeStep:
     return NodeStep(node, [], step.out_slots, step.floats)
 
 
-class StagePart:
+class StagePart(PlanView):
     """The part of ``net`` that is on this rank, as stages of optimizers see a net."""
 
-    _passes_are_its_own = True
-
     def __init__(self, net: Net, plan: StagePlan) -> None:
-        self.net = self.whole = net
+        super().__init__(net)
+        # Rules that treat the first and the last layers otherwise ask it.
+        self.whole = net
         self.plan, self.version = plan, net.version
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.net, name)
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The own layers, each once."""
-        return list({id(step.layer): step.layer for step in self.plan.own}.values())
-
-    def _execution_plan(self) -> Plan:
+    def _execution_plan(self) -> StagePlan:
         """The own steps."""
         return self.plan
-
-    def params(self) -> list[Param]:
-        """The own parameters, and those shared with other stages."""
-        found = {id(p): p for step in self.plan.own for p in step.layer.params.values()}
-        return list(found.values())
-
-    def param_specs(self) -> list[ParamSpec]:
-        """Their training settings."""
-        return [param.spec for param in self.params()]
 
 
 class RemoteStorage(ParamStorage):
