@@ -1,9 +1,10 @@
 """Recorded programs: the kernel calls of a step, with their memory planned.
 
-`trace` records a step, `compile` makes of its calls (`ir`) a program, by `cost`, `recompute`,
-`join_lanes`, `narrow` and `layout`; `lowering` and `lower_sweeps` make functions, `replay` runs
-them while the `guard` holds. `programs` and `program` are what users have, `report` and `memory`
-tell of them; `on_device`, `prediction`, `tangent` and `tuning` are other uses.
+`trace` records a step. `compile` makes a program of its calls (`ir`), with `cost`, `recompute`,
+`join_lanes`, `narrow`, `layout` and `loads`. `lowering` and `lower_sweeps` make functions, and
+`replay` runs them if the `guard` allows it. `programs` and `program` are the interfaces to users,
+`report` and `memory` describe programs; `on_device`, `prediction`, `tangent` and `tuning` are other
+uses.
 """
 
 from __future__ import annotations
