@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from singanet.program.recompute import Choice, Recompute
 
 _SMALL = 1 << 16
-"""Bytes up to which an array that is filled and then only read is kept as a constant."""
+"""The maximum bytes of an array of one value that becomes a constant if no call changes it."""
 
 _UNDER_WAY = {"open": 1, "start": 1, "finish": -1, "close": -1}
-"""How much more is under way after a call of a reduction."""
+"""The change in the number of pending sums by a call of a reduction."""
 
 _BETWEEN = 1 << 19
-"""Bytes that calls go over between two looks at sums under way: about a tenth of a millisecond."""
+"""The bytes that calls process between two checks of pending sums: about 0.1 ms."""
 
 
 class Recording(NamedTuple):
-    """The calls of a tape with their memory planned: ``place`` tells where each token lies.
+    """The calls of a tape with their memory planned: ``place`` has the offset of each token.
 
-    ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does;
-    ``lowering`` makes the calls ready.
+    ``kept_bytes`` is the size of the arena without recomputation, ``decisions`` are the recomputed
+    layers; ``lowering`` prepares the calls.
     """
 
     calls: list[Call]
@@ -67,18 +67,18 @@ class Recording(NamedTuple):
 
     @property
     def recipes(self) -> list[Any]:
-        """Those of oneDNN's own kernels."""
+        """The recipes of oneDNN's own kernels."""
         found = [getattr(plan, "recipe", None) for plan in self.plans]
         return [recipe for recipe in found if recipe is not None]
 
     @property
     def packing(self) -> int:
-        """The bytes that oneDNN's products ask malloc for, one product at a time."""
+        """The bytes that oneDNN's products allocate, one product at a time."""
         return max((recipe.packing for recipe in self.recipes), default=0)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether functions that LLVM has made are among them: those are no kernels of oneDNN's."""
+        """Whether functions compiled by LLVM are among them, which are not oneDNN kernels."""
         return len(self.recipes) < len(self.plans)
 
     @property
@@ -90,16 +90,16 @@ class Recording(NamedTuple):
     def is_recurrent(self) -> bool:
         """Whether kernels of recurrent layers are among them.
 
-        These leave much of what they ask for unwritten, and bring the code of products along.
+        They do not write all memory that they allocate, and need the code of products.
         """
         return any(recipe.products for recipe in self.recipes)
 
 
 @dataclass(eq=False, repr=False)
 class Draft:
-    """The trace that IR passes work on: calls, and the arrays that these find ``outside``.
+    """The trace that IR passes work on: calls, and the arrays ``outside`` the arena.
 
-    ``parameters`` are ids of arrays of the net; ``runs_again`` says whether calls may run again for
+    ``parameters`` are ids of arrays of the net; ``runs_again`` is whether calls may run again for
     the backward pass.
     """
 
@@ -121,17 +121,16 @@ def compile_tape(
 ) -> Recording:
     """The recording on ``tape``, with its memory planned; ``parameters`` are ids of parameters.
 
-    Errors: a number of bytes for ``recompute`` in which the arena cannot be kept. Raises
-    `NotRecordableError` for a call of which the backend has no form.
+    Errors: a number of bytes for ``recompute`` that is too small for the arena. Raises
+    `NotRecordableError` for a call that the backend does not support.
     """
     return Compiler(tape, parameters, recompute != "none").at(recompute)
 
 
 class Compiler:
-    """The calls of a tape after all passes, and recordings of them at one level or another.
+    """The calls of a tape after all passes, and recordings of them at any level.
 
-    Of a tape that is interrupted between its passes, a level but "none" may be asked for if
-    ``recomputes``.
+    If the tape is interrupted between its passes, a level other than "none" needs ``recomputes``.
     """
 
     def __init__(self, tape: Tape, parameters: frozenset[int], recomputes: bool) -> None:
@@ -145,13 +144,13 @@ class Compiler:
 
     @cached_property
     def choice(self) -> Choice:
-        """What of the calls can run again."""
+        """The choice of calls that can run again."""
         from singanet.program import recompute as choice
 
         return choice.Choice(self.kept, self._draft.tape.tokens, self._draft.tape.wishes)
 
     def at(self, level: Recompute) -> Recording:
-        """The recording that recomputes at ``level``, if there is a way back.
+        """The recording that recomputes at ``level``, if it has a backward.
 
         Errors: as `compile_tape`.
         """
@@ -167,14 +166,14 @@ class Compiler:
 
 
 def drop_unread(draft: Draft) -> list[Call]:
-    """Without the calls whose results nobody reads, where no update may need them."""
+    """Remove the calls whose results are not read, unless an update may need them."""
     if not draft.tape.drops_unread:
         return draft.calls
     return without_unread(draft.calls, draft.tape.tokens, draft.tape.moves)
 
 
 def compute_constants(draft: Draft) -> list[Call]:
-    """Without the calls of a predictor that read constants alone, whose results are kept."""
+    """Compute the calls of a predictor that read only constants, and remove them."""
     tape = draft.tape
     if tape.make_constants is None:
         return draft.calls
@@ -185,24 +184,24 @@ def compute_constants(draft: Draft) -> list[Call]:
 
 
 def narrow(draft: Draft) -> list[Call]:
-    """With bfloat16 in the memory that none but kernels of it touch."""
+    """Store memory in bfloat16 if only kernels of that type use it."""
     return narrowed(draft.calls, draft.tape.tokens, draft.tape.stores)
 
 
 def join_gradients(draft: Draft) -> list[Call]:
-    """With the gradients side by side that are updated together."""
+    """Place gradients that are updated together side by side."""
     moves = draft.tape.moves
     for call in draft.calls if moves else ():
         if not moves.keys().isdisjoint(call.writes):
-            # A step that is interrupted finds them there.
+            # An interrupted step needs them there.
             call.once = True
     return [moved(call, moves) for call in draft.calls] if moves else draft.calls
 
 
 def fold_fills(draft: Draft) -> list[Call]:
-    """Without the calls that fill small arrays which nothing changes: these are kept.
+    """Make constants of small arrays of one value that no call changes.
 
-    Element-wise functions are handed the number instead, which is quicker to go over.
+    Element-wise functions get the number instead, which is faster to read.
     """
     tape, outside = draft.tape, draft.outside
     for number, token in enumerate(tape.tokens):
@@ -217,16 +216,16 @@ def fold_fills(draft: Draft) -> list[Call]:
         for ref in () if tape.folded.isdisjoint(call.reads) else refs_of(call):
             if ref.token in tape.folded and ref not in outside:
                 token = tape.tokens[ref.token]
-                # In the order of its strides: kernels are slow on operands that lie differently.
+                # In the order of its strides: kernels are slow if the layouts of operands differ.
                 memory = np.full(token.nbytes // ref.dtype.itemsize, token.fill, ref.dtype)
                 outside[ref] = ref.array(memory)
     return calls
 
 
 def _with_numbers(call: Call, tape: Tape) -> Call:
-    """``call`` on numbers in the place of filled operands, of whose shape its result has no need.
+    """``call`` with numbers instead of filled operands, if its result does not need their shape.
 
-    That is how it is where the array to fill is given. Calls of lanes are compared with each other.
+    It does not if the array to fill is given. Calls of lanes stay, as they are compared.
     """
     function = call.function
     plain = isinstance(function, np.ufunc) and function.signature is None
@@ -246,7 +245,7 @@ def _with_numbers(call: Call, tape: Tape) -> Call:
 
 
 def keep_parameters(draft: Draft) -> list[Call]:
-    """With copies of what a caller may change before the forward pass is made again."""
+    """Copy the parameters that a caller may change before the forward runs again."""
     if not (draft.runs_again and draft.tape.interrupted):
         return draft.calls
     from singanet.program.recompute import with_kept_parameters
@@ -255,7 +254,7 @@ def keep_parameters(draft: Draft) -> list[Call]:
 
 
 def lower_sweeps(draft: Draft) -> list[Call]:
-    """With arithmetic of large arrays by the backend's kernels."""
+    """Replace arithmetic on large arrays by the backend's kernels."""
     ops = draft.tape.backend
     if not ops or draft.tape.lowering is not ON_HOST:
         return draft.calls
@@ -263,14 +262,14 @@ def lower_sweeps(draft: Draft) -> list[Call]:
 
 
 def join_lanes(draft: Draft) -> list[Call]:
-    """With each group of lanes as one call."""
+    """Join each group of lanes to one call."""
     return with_lanes_joined(draft.calls, draft.tape.tokens, draft.tape.folded)
 
 
 PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     drop_unread,
     compute_constants,
-    # What these alone have read.
+    # The calls whose results only the removed ones read.
     drop_unread,
     narrow,
     join_gradients,
@@ -279,11 +278,11 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     lower_sweeps,
     join_lanes,
 )
-"""In their order; what runs again and the layout follow."""
+"""The IR passes in order; recomputation and layout follow."""
 
 
 def carried_on(draft: Draft, recording: Recording) -> Recording:
-    """``recording`` with looks at the sums under way between the calls that take long enough."""
+    """``recording`` with checks of pending sums between calls, at intervals of some work."""
     carry_on, tokens = draft.tape.carry_on, draft.tape.tokens
     if carry_on is None:
         return recording
@@ -306,14 +305,14 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
 
 
 def loaded(draft: Draft, recording: Recording) -> Recording:
-    """``recording`` with the calls that load what is stored. Raises `NotRecordableError`."""
+    """``recording`` with the calls that load stored arrays. Raises `NotRecordableError`."""
     tape = draft.tape
     calls, kernels, loads = with_loads(recording.calls, recording.kernels, tape.tokens, tape.loads)
     return recording._replace(calls=calls, kernels=kernels, loads=loads)
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:
-    """Buffers by their tokens, in the order in which these are met."""
+    """Buffers by their tokens, in order of first use."""
     numbers: dict[int, int] = {}
     for call in calls:
         for token in (*call.reads, *call.writes):
@@ -322,7 +321,7 @@ def _numbers(calls: Sequence[Call]) -> dict[int, int]:
 
 
 def laid_out(draft: Draft, calls: list[Call]) -> Recording:
-    """``calls`` with a place in the arena for all that they make."""
+    """``calls`` with a place in the arena for all their arrays."""
     tape, outside, parameters = draft.tape, draft.outside, draft.parameters
     numbers = _numbers(calls)
     buffers = []
@@ -337,7 +336,7 @@ def laid_out(draft: Draft, calls: list[Call]) -> Recording:
     layout = plan_arena(kernels, buffers)
     offsets = {token: layout.offsets[number] for token, number in numbers.items()}
     place = {token: offset for token, offset in offsets.items() if offset is not None}
-    # What was tried out and dropped has left arrays that nobody needs.
+    # Deleted calls may have left unused arrays.
     outside = {ref: array for ref, array in outside.items() if ref.token in numbers}
     return Recording(
         calls, outside, kernels, buffers, layout, place, layout.nbytes, lowering=tape.lowering
