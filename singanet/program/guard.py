@@ -25,18 +25,17 @@ _METHODS = (
     "forward", "backward", "count", "compute", "gradient",
     "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
-"""Methods whose replacement on a class is seen; those of a user's own class all are."""
+"""Methods whose replacement on a class is noticed; for a user's class, all methods."""
 _BUILT = frozenset(("params", "in_shapes"))
-"""Attributes that `Layer.build` assigns whole; parameters are watched by `Guard.ties`."""
+"""Attributes that `Layer.build` assigns; `Guard.ties` watches the parameters."""
 
 
 class Guard:
-    """The settings that a recording of ``net`` has read and will not read again.
+    """The settings that a recording of ``net`` has read and does not read again.
 
-    Assignments to parameters, and to attributes of layers, losses, optimizers and what these hold,
-    to them and to their classes, are counted as they are made: nothing is compared while their
-    number stands still. What nobody counts (the contents of other lists and dicts, arrays made
-    read-only) is compared each time.
+    Assignments to parameters, and to attributes of layers, losses, optimizers, their inner parts
+    and their classes, are counted: while the count is unchanged, nothing is compared. Other
+    settings (the contents of other lists and dicts, arrays made read-only) are compared each time.
     """
 
     def __init__(self, net: Net) -> None:
@@ -55,9 +54,9 @@ class Guard:
     # -- declared while recording -----------------------------------------------------------
 
     def param(self, param: Param, value: Array) -> None:
-        """The array of a parameter, whether it is trained or held, and that it may be written.
+        """Watch a parameter's array, its flags ``trainable`` and ``held``, and that it is writable.
 
-        Of one that is held in fewer bits it is what holds it.
+        For a narrow or stored parameter the storage takes the place of the array.
         """
         self._params.append((param, _kept(param), param.trainable, param.held))
         # A device's arrays can always be written.
@@ -65,12 +64,12 @@ class Guard:
             self._writeable.append(value)
 
     def ties(self, layer: Layer) -> None:
-        """Which parameters a layer has, of its own or others', and whether it is recomputed."""
+        """Watch the parameters of a layer, and whether it is recomputed."""
         self._wishes.append((layer, layer.recompute))
         self._contents("the parameters", layer, layer.params)
 
     def part(self, part: Counted) -> None:
-        """Attributes and methods of a layer, loss, optimizer, ..., and of those that it holds."""
+        """Watch attributes and methods of a layer, loss, optimizer, ..., and of its inner parts."""
         for inner in with_inner(part):
             if id(inner) in self._parts:
                 continue
@@ -84,7 +83,7 @@ class Guard:
             self._methods(type(inner))
 
     def watch(self, what: str, look: Callable[[], object]) -> None:
-        """Anything else: ``look()`` has to go on giving what equals what it gives now."""
+        """Watch any other condition: ``look()`` has to return an equal value."""
         self._watched.append((what, look, look()))
 
     def _contents(self, what: str, part: object, value: object) -> None:
@@ -105,9 +104,9 @@ class Guard:
     # -- asked before each replay -----------------------------------------------------------
 
     def broken(self, net: Net, begun: bool = False) -> str:
-        """The change by which the program is no longer the net's; empty if there is none.
+        """The change by which the program is no longer valid; empty if there is none.
 
-        ``begun`` says that the forward pass has run already, whose arrays its backward keeps to.
+        ``begun`` means that the forward has run already, whose arrays its backward uses.
         """
         if net.version != self._version:
             return "layers were added or frozen"
@@ -173,9 +172,9 @@ def is_patched(part: object) -> bool:
 
 
 def is_as_shipped(part: object) -> bool:
-    """Whether the class is one of singanet's, and no method of it was replaced on the object.
+    """Whether the class is singanet's, and no method of it was replaced on the object.
 
-    A class that ``runs_functions`` of users is none: nobody knows what these would do.
+    False for a class that ``runs_functions`` of users, as their effects are unknown.
     """
     kind = type(part)
     methods = _shipped.get(kind)
@@ -187,7 +186,7 @@ def is_as_shipped(part: object) -> bool:
 
 
 def patched_methods(part: object) -> frozenset[str]:
-    """Which these are."""
+    """The methods that were replaced on the object."""
     return _methods_of(type(part)).intersection(vars(part))
 
 
@@ -202,7 +201,7 @@ def _methods_of(kind: type) -> frozenset[str]:
 _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 """The names of the methods of classes: nets of many layers ask often."""
 _shipped: dict[type, frozenset[str]] = {}
-"""Those of singanet's classes, which stay: every replayed step asks."""
+"""The methods of singanet's classes, cached for replayed steps."""
 
 
 def _same(live: Iterable[Any], held: list[Any]) -> bool:
@@ -214,7 +213,7 @@ def _same(live: Iterable[Any], held: list[Any]) -> bool:
 
 
 def _taken(part: Counted) -> list[str]:
-    """The attributes that a recording takes as they are."""
+    """The attributes that a recording reads."""
     hidden = {"arguments", *part._asked_anew}
     return [name for name in vars(part) if not name.startswith("_") and name not in hidden]
 
