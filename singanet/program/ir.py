@@ -1,6 +1,6 @@
 """The program's calls and the arrays between them.
 
-Each fills an array that is given.
+Each call fills given arrays.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
 def map_leaves(
     value: Any, kind: type, change: Callable[[Any], Any], or_has: str | None = None
 ) -> Any:
-    """``value`` with all of ``kind`` in it, also in tuples, lists and dicts, changed.
+    """``value`` with every instance of ``kind`` in it, also in tuples, lists and dicts, changed.
 
-    So is what is of a class that has the attribute ``or_has``.
+    Instances of classes with the attribute ``or_has`` are changed too.
     """
     if isinstance(value, kind):
         return change(value)
@@ -49,7 +49,7 @@ def map_leaves(
 BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
 Phase = Literal["forward", "loss", "recompute", "backward", "communication", "update"]
 MarkName = Literal["feed", "outputs", "dy", "layer"]
-"""Where a program meets its caller, who fills arrays or gets them."""
+"""A place in a program at which the caller fills or reads arrays."""
 
 
 class NotRecordableError(Exception):
@@ -66,18 +66,18 @@ class Ref(NamedTuple):
     dtype: np.dtype[Any]
 
     def array(self, memory: Any, base: int = 0) -> Array:
-        """The array in ``memory``, in which the token begins at ``base``."""
+        """The array in ``memory``, in which the token starts at ``base``."""
         return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Token:
-    """A piece of memory met while recording.
+    """A piece of memory in a recording.
 
-    ``held`` is an array from outside, or a constant, that the program goes on using, or tells
-    where it is stored; None for planned memory. ``fill`` is the value that a fresh array was filled
-    with, ``poison`` tells why no kernel may read it. ``written`` are the bytes that kernels write,
-    None for all of them.
+    ``held`` is an array from outside or a constant that the program uses, or the place where it is
+    stored; None for planned memory. ``fill`` is the value of a new array of one value, ``poison``
+    the reason why no kernel may read it. ``written`` are the bytes that kernels write, None for all
+    of them.
     """
 
     nbytes: int
@@ -97,13 +97,12 @@ Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
 class Call:
     """One call with a `Ref` in the place of every array.
 
-    ``partly`` are the ``writes`` that keep some of their contents. ``bind`` makes it ready to run
-    if that takes more than handing arrays to ``function``. ``passes`` is how often it goes over its
-    operands, or its computing time in units of such a pass. ``lane`` is the number of a group of
-    lanes, and the number of the call's lane in it; ``parts`` is how many calls it is made of.
-    ``once`` says that it must not be recomputed; ``planned`` is a `narrow.PlannedKernel` if
-    operands may lie in bfloat16. ``plans`` are the backend's plans that it runs, without one whose
-    method ``function`` is.
+    ``partly`` are the ``writes`` that preserve some of their contents. ``bind`` makes it ready to
+    run if that takes more than passing arrays to ``function``. ``passes`` is how often it goes over
+    its operands, or its computing time in units of such a pass. ``lane`` is the number of a group
+    of lanes, and of the call's lane in it; ``parts`` is the number of joined calls. ``once``: it
+    must not be recomputed; ``planned`` is a `narrow.PlannedKernel` if operands may be in bfloat16.
+    ``plans`` are the backend's plans that it runs, without a plan whose method ``function`` is.
     """
 
     function: Callable[..., Any] | None
@@ -136,8 +135,8 @@ def refs_of(call: Call) -> list[Ref]:
 class Buffer(NamedTuple):
     """A piece of memory of ``nbytes`` bytes that kernels know by its place in a list.
 
-    An ``input`` is filled before the first kernel, a ``parameter`` or ``constant`` lives outside
-    the program, an ``output`` is wanted after the last kernel, a ``temporary`` by kernels alone.
+    An ``input`` is filled before the first kernel, a ``parameter`` or ``constant`` is outside the
+    program, an ``output`` is read after the last kernel, a ``temporary`` by kernels alone.
     """
 
     nbytes: int
@@ -146,16 +145,15 @@ class Buffer(NamedTuple):
 
     @property
     def planned(self) -> bool:
-        """Whether it lies in the program's arena."""
+        """Whether it is in the program's arena."""
         return self.kind in ("input", "output", "temporary")
 
 
 class Kernel(NamedTuple):
-    """One call: the numbers of the buffers it reads and writes, for which layer, in which phase.
+    """One call: the numbers of the buffers it reads and writes, its layer and phase.
 
     A buffer that is changed in part is both read and written. ``in_place`` lists pairs (read,
-    written) of buffers that may be the same memory. ``barrier`` kernels keep their place: nothing
-    moves across them.
+    written) of buffers that may be the same memory. No kernel moves across a ``barrier``.
     """
 
     name: str
@@ -168,12 +166,12 @@ class Kernel(NamedTuple):
 
 
 def gather(array: Array, index: Any, out: Array) -> None:
-    """Copy what ``index`` selects."""
+    """Copy the elements ``index`` to ``out``."""
     out[...] = array[index]
 
 
 def scatter(array: Array, index: Any, value: Any) -> None:
-    """Assign to what ``index`` selects."""
+    """Assign ``value`` to the elements ``index``."""
     array[index] = value
 
 
@@ -183,17 +181,17 @@ def take_rows(table: Array, indices: Array, out: Array) -> None:
 
 
 def store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
-    """Keep what ``func`` returns; for functions that cannot fill an array."""
+    """Copy the result of ``func`` to ``out``; for functions that cannot fill an array."""
     np.copyto(out, func(*args, **kwargs))
 
 
 def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
-    """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
+    """Call ``function`` with ``count`` arrays to fill, working memory, and its inputs."""
     function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
 
 
 def multiplied(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> None:
-    """The product of ``x`` and a matrix that is held in fewer bits."""
+    """The product of ``x`` and a narrow matrix."""
     ops.multiply_held(x, held, out=out)
 
 
@@ -204,7 +202,7 @@ def multiplied_halves(ops: Ops, transposed: bool, x: Array, values: Array, out: 
 
 
 def picked(ops: Any, table: NarrowMatrix, indices: Array, out: Array) -> None:
-    """Rows of a table that is held in fewer bits."""
+    """Rows of a narrow table."""
     out[...] = ops.gather_rows(table, indices)
 
 
@@ -213,7 +211,7 @@ Order = tuple[int, ...] | None
 
 
 def order_of(array: Array) -> Order:
-    """How ``array`` lies; of one with gaps its strides, which are no axes."""
+    """The order of an array's axes; for an array with gaps its strides, marked by -1."""
     if array.flags.c_contiguous:
         return None
     axes = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
@@ -221,12 +219,12 @@ def order_of(array: Array) -> Order:
 
 
 def is_dense(order: Order) -> bool:
-    """Whether an array that lies so has no gaps."""
+    """Whether an array of this order has no gaps."""
     return order is None or -1 not in order
 
 
 def zeros_in(order: Order, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """Zeros that lie so, or in C order for an order with gaps."""
+    """Zeros in this order, or in C order for an order with gaps."""
     if order is None or not is_dense(order):
         return np.zeros(shape, dtype)
     made = np.zeros([shape[axis] for axis in order], dtype)
@@ -243,10 +241,10 @@ def without_unread(
     tokens: Sequence[Token],
     moves: Mapping[int, tuple[int, int]] = MappingProxyType({}),
 ) -> list[Call]:
-    """``calls`` without those whose results are in the program's memory and not read later.
+    """``calls`` without the calls whose results are in planned memory and not read later.
 
-    Layers in evaluation make arrays that only a backward would read. What ``moves`` is read in the
-    memory where it will lie.
+    Layers in evaluation make arrays that only a backward would read. The tokens of ``moves`` are
+    read in their new memory.
     """
     needed: set[int] = set()
     kept = []
