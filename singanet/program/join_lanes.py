@@ -1,6 +1,6 @@
 """Calls of equal shape joined into one.
 
-A lane's temporaries are planned by themselves: how far the others are then nobody knows.
+A lane's temporaries are planned separately, as the progress of the other lanes is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from singanet.types import Array
 
 
 def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
-    """``call`` with the tokens of ``moves`` as parts of others, from the byte given there on."""
+    """``call`` with the tokens of ``moves`` as parts of other tokens, from the given byte on."""
     keys = moves.keys()
     if keys.isdisjoint(call.reads) and keys.isdisjoint(call.writes):
         return call
@@ -37,7 +37,7 @@ def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
 
 
 def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
-    """Where ``ref`` lies now."""
+    """The place of ``ref`` after ``moves``."""
     if ref.token not in moves:
         return ref
     token, start = moves[ref.token]
@@ -45,7 +45,7 @@ def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
 
 
 def placed(call: Call, place: Callable[[Ref], Ref], tokens: Mapping[int, int]) -> Call:
-    """``call`` with every array where ``place`` says; ``tokens`` are the new ones of the old."""
+    """``call`` with every array moved by ``place``; ``tokens`` maps old to new tokens."""
 
     def other(numbers: tuple[int, ...]) -> tuple[int, ...]:
         return _once([tokens.get(number, number) for number in numbers]) if numbers else ()
@@ -90,9 +90,10 @@ Lane = tuple[int, int]
 def with_lanes_joined(
     calls: Sequence[Call], tokens: list[Token], constant: Collection[int]
 ) -> list[Call]:
-    """``calls`` with each group of lanes as one of them.
+    """``calls`` with each group of lanes joined to one call.
 
-    ``tokens`` get the lanes' working memory; those in ``constant`` lie outside of the arena.
+    ``tokens`` are extended by the lanes' working memory; tokens in ``constant`` are outside the
+    arena.
     """
     if all(call.lane is None for call in calls):
         return list(calls)
@@ -154,7 +155,7 @@ def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel
 
 
 def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[Call]:
-    """The calls of a lane with what is its ``own`` in one token, which is added to ``tokens``."""
+    """The calls of a lane with its ``own`` memory in one token, which is added to ``tokens``."""
     numbers = {token: number for number, token in enumerate(own)}
     layout = plan_arena(kernels_of(calls, numbers), [Buffer(tokens[token].nbytes) for token in own])
     moves: dict[int, tuple[int, int]] = {}
@@ -167,7 +168,7 @@ def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[C
 
 
 def _passes(calls: Sequence[Call], joined: Call, tokens: Sequence[Token]) -> int:
-    """The passes of the ``joined`` call over its memory, of which each call has its own part."""
+    """The passes of the ``joined`` call over its memory; each call has its own part of it."""
     work = (
         passes_of(replace(call, once=False) if call.once else call) * bytes_of(call, tokens)
         for call in calls
