@@ -1,4 +1,4 @@
-"""The arena: lifetimes of arrays, what is written in place, and addresses."""
+"""The arena: lifetimes of arrays, results in place, and addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Edge(NamedTuple):
 
 
 def edges(kernels: Sequence[Kernel]) -> list[Edge]:
-    """Every reason to wait, once, in the order in which the kernels give it.
+    """All dependencies, each once, in the order of the kernels.
 
     A read waits for the last write. A write waits for every read of the overwritten contents, or,
     without such reads, for the write before it. A kernel without any buffer reads and owns all
@@ -68,12 +68,12 @@ def edges(kernels: Sequence[Kernel]) -> list[Edge]:
 
 
 def is_barrier(kernel: Kernel) -> bool:
-    """Whether nothing moves across it: it says so, or names no buffer that could tell."""
+    """Whether no kernel moves across it: it is a barrier or has no buffers."""
     return kernel.barrier or not (kernel.reads or kernel.writes)
 
 
 def successors(kernels: Sequence[Kernel]) -> list[list[int]]:
-    """For each kernel those that wait for it, each once; barriers are not counted in."""
+    """For each kernel the kernels that wait for it, each once; barriers are not included."""
     after: list[dict[int, None]] = [{} for _ in kernels]
     for edge in edges(kernels):
         if edge.source is not None and edge.target is not None:
@@ -82,9 +82,11 @@ def successors(kernels: Sequence[Kernel]) -> list[list[int]]:
 
 
 def dependency_order(kernels: Sequence[Kernel]) -> list[int]:
-    """The numbers of the kernels breadth first: ready ones, then the ones that these free, ...
+    """The numbers of the kernels breadth first.
 
-    Every barrier keeps its place among the kernels before and after it.
+    ready kernels, then the kernels that these free, ...
+
+    Every barrier stays between the kernels before and after it.
     """
     after = successors(kernels)
     order: list[int] = []
@@ -126,11 +128,10 @@ def _breadth_first(stretch: range, after: Sequence[Sequence[int]]) -> list[int]:
 def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes:
     """The kernels between which each of ``buffers`` is needed, and its bytes in the arena.
 
-    An input is needed from -1 on, that is before the first kernel; an output up to the number of
-    kernels, after the last. What is never needed has ``first`` above ``last``. Buffers outside the
-    arena have no bytes there.
-
-    Errors: a number that is no buffer's; a temporary or output that is read before it is written.
+    An input is needed from -1 on, before the first kernel; an output up to the number of kernels,
+    after the last. An unused buffer has ``first`` above ``last``. Buffers outside the arena have no
+    bytes there. Errors: a number without a buffer; a temporary or output that is read before it is
+    written.
     """
     count, end = len(buffers), len(kernels)
     first, last = [end] * count, [-1] * count
@@ -182,11 +183,11 @@ Pair = tuple[int, int]
 def merge_in_place(
     kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Lifetimes
 ) -> tuple[list[int], list[Pair]]:
-    """For each buffer the one whose memory it is, itself mostly; and the pairs that were taken.
+    """For each buffer the one whose memory it uses, mostly itself; and the pairs in place.
 
-    A kernel's pair (read, written) is taken where the read buffer is a temporary that nobody needs
-    after the kernel, the written one lies in the arena and begins there, and both are of equal
-    size. Each memory goes to one output only, the first that its kernel lists.
+    A kernel's pair (read, written) is used if the read buffer is a temporary without later readers,
+    the written one is in the arena and starts there, and both are of equal size. Each memory goes
+    to one output only, the first that its kernel lists.
     """
     holder = list(range(len(buffers)))
     taken: list[Pair] = []
@@ -210,10 +211,10 @@ def merge_in_place(
 
 
 class SharedMemory(NamedTuple):
-    """The memory of buffers, of which some take that of others.
+    """The memory of buffers, some of which share it.
 
-    A ``holder``, the buffer whose memory each one has, lives as long as any that has it; in
-    ``lives`` the others have no bytes. ``pairs`` are those of `merge_in_place`.
+    A ``holder``, the buffer that provides the memory, is live while any sharing buffer is; in
+    ``lives`` the others have no bytes. ``pairs`` are from `merge_in_place`.
     """
 
     lives: Lifetimes
@@ -222,9 +223,9 @@ class SharedMemory(NamedTuple):
 
 
 def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> SharedMemory:
-    """The memory of ``buffers`` when ``kernels`` run in the order given.
+    """The memory of ``buffers`` when ``kernels`` run in this order.
 
-    Errors: those of `lifetimes`.
+    Errors: as `lifetimes`.
     """
     lives = lifetimes(kernels, buffers)
     found, pairs = merge_in_place(kernels, buffers, lives)
@@ -236,19 +237,20 @@ def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Share
 
 
 _FEW = 1000
-"""Up to so many a loop in Python takes less time than calls of NumPy: a ninth of it for fifty."""
+"""Up to this number of intervals a Python loop is faster than NumPy: nine times for fifty."""
 
 
 def place(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
     """Offsets of ``intervals``, placed one after the other in ``order``.
 
-    Each goes to the lowest gap among those placed before that are needed with it, or on top.
+    Each goes to the lowest gap among the placed intervals of overlapping lifetimes, or on top of
+    them.
     """
     return (place_many if len(order) > _FEW else place_few)(intervals, order)
 
 
 def place_few(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
-    """`place`, by a loop over those placed before, up to the gap."""
+    """`place`, by a loop over the placed intervals, up to the gap."""
     first, last = intervals.first.tolist(), intervals.last.tolist()
     sizes = intervals.size.tolist()
     offsets = [0] * len(sizes)
@@ -267,11 +269,11 @@ def place_few(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
 
 
 def place_many(intervals: Lifetimes, order: npt.NDArray[Any]) -> Ints:
-    """`place`, by NumPy: a few calls for each."""
+    """`place`, by a few NumPy calls per interval."""
     count = len(order)
     offsets = np.zeros(count, np.int64)
-    # Rows: first, last, offset, end; sorted by offset. In front an empty one that is always needed,
-    # so that gaps have a floor.
+    # Rows: first, last, offset, end; sorted by offset. The first is empty and always live, so that
+    # gaps have a floor.
     placed = np.empty((4, count + 1), np.int64)
     placed[:, 0] = (-2, np.iinfo(np.int64).max, 0, 0)
     first, last = intervals.first.tolist(), intervals.last.tolist()
@@ -295,7 +297,7 @@ def _gap(lows: Ints, floors: Ints, size: int) -> int:
 
 
 def pressure(intervals: Lifetimes) -> Ints:
-    """For each the most bytes that are needed at one kernel while it is needed."""
+    """For each interval the most bytes that are live at one kernel of its lifetime."""
     first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
     change = np.zeros(int(last.max()) + 2, np.int64)
     np.add.at(change, first, intervals.size)
@@ -314,14 +316,14 @@ def pressure(intervals: Lifetimes) -> Ints:
 
 
 def events(intervals: Lifetimes) -> tuple[list[int], list[int]]:
-    """The numbers of intervals as they begin, larger ones first, and as they end."""
+    """The numbers of intervals by start, larger ones first, and by end."""
     comes = np.lexsort((-intervals.size, intervals.first))
     goes = np.argsort(intervals.last, kind="stable")
     return comes.tolist(), goes.tolist()
 
 
 def walk_best_fit(intervals: Lifetimes) -> Ints:
-    """Each takes the smallest free piece that holds it; what is given back joins its neighbours."""
+    """Give each interval the smallest free piece that fits; freed pieces join their neighbours."""
     first, last, sizes = intervals.first.tolist(), intervals.last.tolist(), intervals.size.tolist()
     offsets = [0] * len(sizes)
     free = _FreePieces()
@@ -388,22 +390,22 @@ ALIGNMENT = 64
 """Bytes: a line of the cache, and the widest vector of a CPU."""
 
 _NEAR = ((1 << 12, 1.0), (1 << 14, 1.005), (math.inf, 1.15))
-"""Up to how many buffers a layout is good enough that is so far above the bound.
+"""Pairs (maximum number of buffers, ratio to the bound at which a layout is good enough).
 
-What places buffer by buffer takes time with the square of their number. Above 16,384 what an
-allocator finds is some thousandths above the bound as well.
+Placing buffer by buffer takes time quadratic in their number. Above 16,384 buffers an allocator's
+layout is also only some thousandths above the bound.
 """
 
 Strategy = Callable[[Lifetimes], Ints]
 
 
 class Layout(NamedTuple):
-    """Where each buffer lies in an arena of ``nbytes``; sizes are rounded up to `ALIGNMENT`.
+    """The offset of each buffer in an arena of ``nbytes``; sizes are rounded up to `ALIGNMENT`.
 
-    ``offsets`` has None for what lies outside: parameters and constants. ``lower_bound`` is the
-    most that is needed at one kernel, less than which no arena can have; ``unplanned_bytes`` what
-    buffers take that share nothing. ``in_place`` lists the pairs (read, written) that share their
-    memory; ``strategy`` names what found the offsets.
+    ``offsets`` has None for buffers outside: parameters and constants. ``lower_bound`` is the most
+    bytes live at one kernel, the minimum of any arena; ``unplanned_bytes`` is the size without
+    sharing. ``in_place`` lists the pairs (read, written) that share their memory; ``strategy`` is
+    the name of the strategy.
     """
 
     offsets: tuple[int | None, ...]
@@ -419,10 +421,10 @@ def plan_arena(
     buffers: Sequence[Buffer],
     tried: Mapping[str, Strategy] | None = None,
 ) -> Layout:
-    """The smallest layout that a few strategies find for ``kernels`` run in the order given.
+    """The smallest layout that some strategies find for ``kernels`` in this order.
 
-    ``tried`` are strategies by name in the place of `STRATEGIES`. Errors: a kernel with an
-    unknown buffer, or one that reads what nothing wrote yet.
+    ``tried`` are strategies by name instead of `STRATEGIES`. Errors: a kernel with an unknown
+    buffer, or a read before any write.
     """
     lives, holder, pairs = shared_memory(kernels, buffers)
     lower_bound = int(lives.live(len(kernels) + 2, -1).max(initial=0))
@@ -446,7 +448,7 @@ def plan_arena(
 
 
 def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
-    """The bytes of each buffer in an arena, 0 for those outside."""
+    """The bytes of each buffer in an arena, 0 for buffers outside."""
     sizes = np.array([buffer.nbytes if buffer.planned else 0 for buffer in buffers], np.int64)
     return -(-sizes // ALIGNMENT) * ALIGNMENT
 
@@ -471,12 +473,12 @@ def smallest(
 
 
 def most_contested(intervals: Lifetimes) -> Ints:
-    """First what is needed when most is needed; of that the longest first."""
+    """Place the intervals live at the fullest kernels first, the longest first among them."""
     return place(intervals, np.lexsort((-_lengths(intervals), -pressure(intervals))))
 
 
 def largest(intervals: Lifetimes) -> Ints:
-    """The most bytes first."""
+    """Place the largest intervals first."""
     return place(intervals, np.argsort(-intervals.size, kind="stable"))
 
 
