@@ -1,8 +1,9 @@
 """Elementwise calls joined into sweeps.
 
-What an optimizer's rule does to as many elements becomes one call, which goes through all of it
-block by block: what one kernel leaves the next finds in the cache. A sum of what was multiplied by
-numbers is one kernel. Functions of which the backend has no kernel stay NumPy's, between kernels.
+The calls of an optimizer's rule on arrays of one size become one call, which runs all of them block
+by block: the result of one kernel is in the cache for the next. A sum of arrays multiplied by
+numbers is one kernel. Functions without a kernel of the backend are called in NumPy, between
+kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from singanet.types import Array
 Ready = Callable[[], object]
 
 _OUT_BY_NAME = frozenset((np.maximum, np.minimum))
-"""Functions that NumPy warns of where what they fill has no keyword."""
+"""Functions for which NumPy warns about a positional output."""
 
 _OF_NUMPY = (np.ufunc, BuiltinFunctionType)
 
@@ -49,7 +50,7 @@ def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
 def chained(calls: Iterable[Ready]) -> list[Ready]:
     """The functions that ``calls`` consist of, in order and without calls that do nothing.
 
-    Keep the calls as long as these functions, which use memory objects of theirs.
+    The calls have to live as long as these functions, which use memory objects of theirs.
     """
     made: list[Ready] = []
     threads = 0
@@ -57,11 +58,11 @@ def chained(calls: Iterable[Ready]) -> list[Ready]:
         after = getattr(call, "after", None)
         if after is not None:
             made += after(threads)
-            # One without threads leaves them as they are.
+            # A call without threads does not change their number.
             threads = call.threads or threads  # type: ignore[attr-defined]
         elif call is not _nothing:
             made.append(call)
-            # What is not NumPy's may run kernels of its own.
+            # A function other than NumPy's may run kernels of its own.
             of_numpy = isinstance(call, partial) and isinstance(call.func, _OF_NUMPY)
             threads = threads if of_numpy else 0
     return made
@@ -74,7 +75,7 @@ def _filled(value: Any, array_of: Callable[[Ref], Array]) -> Any:
 def ready(
     function: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Ready:
-    """``function(*arguments, **keywords)``, to be made again and again with what lies there."""
+    """``function(*arguments, **keywords)`` as a function that is called repeatedly."""
     rest = dict(keywords)
     if isinstance(function, np.ufunc):
         return _element_wise(function, arguments, rest)
@@ -106,7 +107,7 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
 
 
 def _nothing() -> None:
-    """A copy of what lies there already."""
+    """Do nothing: the copy of an array to itself."""
 
 
 def _is_same(a: Array, b: Array) -> bool:
@@ -130,14 +131,14 @@ def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:
 
 @cache
 def _takes_alike(function: np.ufunc, char: str) -> bool:
-    """Whether all operands may be of that type: some take an integer beside the floats."""
+    """Whether all operands may be of the type; some functions take an integer operand."""
     return any(loop.startswith(char * function.nin + "->") for loop in function.types)
 
 
 def _is_plain(a: Array, b: Array, out: Array) -> bool:
-    """Whether ``np.dot`` hands the product to the same function of BLAS, with less around it.
+    """Whether ``np.dot`` calls the same function of BLAS, with less overhead.
 
-    What lies with gaps, or has an axis of one element, the two treat differently.
+    The two differ for arrays with gaps, or with an axis of one element.
     """
     return (
         a.ndim + b.ndim == out.ndim + 2
@@ -161,7 +162,7 @@ def _fits(target: Any, value: Any, rest: dict[str, Any]) -> bool:
 
 
 Span = Callable[[int, int], None]
-"""A function that makes the elements from a first one up to before another."""
+"""A function that computes the elements from a first one up to before another."""
 
 Operand = Ref | Array
 """An array of the program, or a number: one without axes, the program's or a constant."""
@@ -169,11 +170,11 @@ Operand = Ref | Array
 _F32 = np.dtype(np.float32)
 
 _BLOCK = 1 << 17
-"""Elements a thread of which three arrays lie in the cache of a core."""
+"""The number of elements per thread for which three arrays fit the cache of a core."""
 
 
 class Sweep(NamedTuple):
-    """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
+    """``out`` = ``function`` of ``operands`` of equal layout; the second may be a number.
 
     ``scales`` has for each operand the number that it is multiplied by first, or None. All arrays
     have ``size`` elements.
@@ -189,7 +190,7 @@ class Sweep(NamedTuple):
 
     @property
     def arrays(self) -> list[Operand]:
-        """The operands, in the order in which kernels count them."""
+        """The operands, in the order of the kernels' arguments."""
         return [self.out, *self.operands, *(scale for scale in self.scales if scale is not None)]
 
     def kernel(self, ops: Ops, size: int, work: int) -> Any:
@@ -198,7 +199,7 @@ class Sweep(NamedTuple):
         return ops.sweep(self.function, size, not self.operands[-1].shape, scaled, work)
 
     def bound(self, ops: Ops, array_of: Callable[[Ref], Array], work: int) -> Ready:
-        """A function that makes all elements."""
+        """A function that computes all elements."""
         if self.by_numpy:
             return partial(self._by_numpy(ops, array_of), 0, self.size)
         addresses = [at for at, _ in self._places(array_of)]
@@ -206,7 +207,7 @@ class Sweep(NamedTuple):
         return ready
 
     def moved(self, numbers: Mapping[int, int], size: int) -> Sweep:
-        """It with tokens by other ``numbers``, in which there are ``size`` elements alone."""
+        """The sweep with tokens renumbered by ``numbers``, which have ``size`` elements."""
 
         def there(value: Any) -> Any:
             number = numbers.get(value.token) if type(value) is Ref else None
@@ -230,9 +231,10 @@ class Sweep(NamedTuple):
     def in_blocks(
         self, ops: Ops, array_of: Callable[[Ref], Array], sizes: Collection[int], work: int
     ) -> Span:
-        """A function that makes a run of elements, as many as one of ``sizes``.
+        """A function that computes a run of elements, as many as one of ``sizes``.
 
-        A kernel is pointed at each block anew: bound to all of a large array, there were thousands.
+        A kernel gets new addresses for each block: a large array would need thousands of bound
+        kernels.
         """
         if self.by_numpy:
             return self._by_numpy(ops, array_of)
@@ -245,7 +247,7 @@ class Sweep(NamedTuple):
         return make
 
     def _places(self, array_of: Callable[[Ref], Array]) -> list[tuple[int, int]]:
-        """Where its arrays lie, and how far the next element: no way where a block is all."""
+        """The addresses of its arrays, and the bytes to the next element, 0 for one block's."""
         return [
             (
                 address(array_of(each) if type(each) is Ref else each),
@@ -255,13 +257,13 @@ class Sweep(NamedTuple):
         ]
 
     def _is_whole(self, operand: Any) -> bool:
-        """Whether it has all elements, and is no number or scratch for a block."""
+        """Whether it has all elements, so is neither a number nor scratch for a block."""
         return (
             type(operand) is Ref and math.prod(operand.shape) == self.size and operand.shape != ()
         )
 
     def _by_numpy(self, ops: Ops, array_of: Callable[[Ref], Array]) -> Span:
-        """As `in_blocks`, in lanes."""
+        """The function of `in_blocks` by NumPy, in lanes."""
 
         def part(value: Any) -> tuple[Any, bool]:
             if type(value) is not Ref:
@@ -291,14 +293,14 @@ class Sweep(NamedTuple):
 
 
 def _cut(value: Any, start: int, count: int) -> Any:
-    """So many elements of an array from ``start`` on; numbers as they are."""
+    """``count`` elements of an array from ``start`` on; a number unchanged."""
     return value[start : start + count] if getattr(value, "shape", ()) else value
 
 
 def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) -> list[Call]:
     """``calls`` with the sweeps among them in the form of the backend's kernels.
 
-    Tokens are added for what these need of memory.
+    Tokens are added for their scratch memory.
     """
     sweeps = [_sweep_of(call, ops) for call in calls]
     if not any(sweeps):
@@ -327,7 +329,7 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
 
 
 def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
-    """``call`` as a sweep, if it is one of which ``ops`` may have a kernel."""
+    """``call`` as a sweep, if ``ops`` may have a kernel for it."""
     function, operands = call.function, call.arguments
     plain = call.bind is None and call.lane is None and not call.barrier
     if not plain or not isinstance(function, np.ufunc) or call.keywords.keys() != {"out"}:
@@ -337,7 +339,7 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
         return None
     size = math.prod(out.shape)
     by_numpy = not ops.has_sweep(function, size)
-    # Alone it is as well off where it is; rules have others around it.
+    # A single call gains nothing; rules have several calls in a row.
     if not size or not _is_dense(out) or (by_numpy and call.phase != "update"):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
@@ -371,7 +373,7 @@ def _is_dense(ref: Ref) -> bool:
 
 
 def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
-    """For each call what it alone reads yet, of the memory inside: others write it anew first."""
+    """For each call the planned memory that it reads as the last one before new writes."""
     needed: set[int] = set()
     found = []
     for call in reversed(calls):
@@ -382,7 +384,7 @@ def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
 
 
 def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int]]) -> list[Sweep]:
-    """``sweeps`` with the products by numbers that a sum alone reads as scales of this."""
+    """``sweeps``; products by numbers that only a sum reads become its scales."""
     made: list[Sweep] = []
     for sweep, over in zip(sweeps, spent, strict=True):
         sums = sweep.function in (np.add, np.subtract) and not sweep.by_numpy
@@ -394,7 +396,7 @@ def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int
 
 
 def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[int]) -> Sweep:
-    """``total`` with the product among ``made`` that it reads on that ``side``, which leaves."""
+    """``total`` with the product that it reads on that ``side``, removed from ``made``."""
     operand = total.operands[side]
     if type(operand) is not Ref or operand == total.operands[1 - side]:
         return total
@@ -427,9 +429,9 @@ def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[
 def _with_scratch_of_blocks(
     sweeps: Sequence[Sweep], size: int, private: Collection[int], tokens: list[Token]
 ) -> list[Sweep]:
-    """``sweeps`` with room for ``size`` elements where they alone use what they make of all.
+    """``sweeps`` with scratch of ``size`` elements instead of arrays that only they use.
 
-    ``private`` are the tokens that no other call touches.
+    ``private`` are the tokens that no other call uses.
     """
     places: dict[int, set[Ref]] = {}
     for ref in (each for sweep in sweeps for each in sweep.arrays if type(each) is Ref):
@@ -450,9 +452,9 @@ def _with_scratch_of_blocks(
 def _lowered(
     sweeps: Sequence[Sweep], private: Collection[int], tokens: list[Token], ops: Ops
 ) -> Call | None:
-    """One call that makes ``sweeps`` one after the other in each block.
+    """One call that runs ``sweeps`` one after the other in each block.
 
-    None where that is no better than the functions are by themselves.
+    None if that is no better than the single functions.
     """
     size = sweeps[0].size
     work, blocks = size * len(sweeps), [(0, size)]
@@ -510,7 +512,7 @@ def _lowered(
 def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
     """The blocks of ``size`` elements that ``threads`` threads share one after the other.
 
-    All but the last, which is up to half as large again, are alike for every size: they share
+    All but the last, which is up to half as large again, are equal for every size, so they share
     their kernels.
     """
     block = _BLOCK * threads
@@ -518,7 +520,7 @@ def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
 
 
 def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
-    """The pairs of ``calls`` that hold for all of them together, done block by block."""
+    """The pairs of ``calls`` that are valid for all of them together, run block by block."""
     pairs: dict[int, int] = {}
     for k, call in enumerate(calls):
         before, after = calls[:k], calls[k + 1 :]
