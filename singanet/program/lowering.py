@@ -20,12 +20,12 @@ from singanet.types import Array
 
 
 def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
-    """`ready_call`, or such calls side by side, each on a part of what is filled; same bits."""
+    """`ready_call`, or such calls in parallel, each on a part of the result; same bits."""
     filled = _filled(call)
     if filled is None:
         return ready_call(call, array_of)
     axis = max(range(len(filled.shape)), key=lambda k: (filled.shape[k] > 1) * filled.strides[k])
-    # Counted from behind, as shapes are met by each other.
+    # Counted from the last axis, as shapes broadcast.
     axis -= len(filled.shape)
     parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
     if len(parts) < 2 or not _made_apart(call, filled):
@@ -55,12 +55,12 @@ def _filled(call: Call) -> Ref | None:
 
 
 def _made_apart(call: Call, out: Ref) -> bool:
-    """Whether each value of ``out`` is made of those at its place alone."""
+    """Whether each value of ``out`` depends only on operands at its own position."""
     return all(ref == out or ref.token != out.token for ref in refs_of(call))
 
 
 def _part(array: Array, axis: int, part: slice) -> Array:
-    """The part along an axis, counted from behind; all of what is repeated there."""
+    """The part along an axis, counted from the last one; the whole of a repeated axis."""
     axis += array.ndim
     if axis < 0 or array.shape[axis] == 1:
         return array
@@ -68,11 +68,11 @@ def _part(array: Array, axis: int, part: slice) -> Array:
 
 
 class Launches(NamedTuple):
-    """Graphs that are launched, the calls ``in_graphs``, and what stands between them.
+    """The requests of a host to a device: ``graphs``, the calls ``in_graphs``, and others.
 
-    ``singly`` are calls that are launched one by one, as all are the first time, ``draws`` arrays
-    that random numbers fill, ``on_host`` calls of the host, which looks at values. Several calls
-    of each element that run as one kernel are one.
+    ``singly`` are calls that are launched one by one, as all are the first time, ``draws`` are
+    arrays of random numbers, ``on_host`` are calls of the host, which reads values. Elementwise
+    calls that run as one kernel count as one.
     """
 
     graphs: int = 0
@@ -83,7 +83,7 @@ class Launches(NamedTuple):
 
     @classmethod
     def of_all(cls, parts: Iterable[Launches]) -> Launches:
-        """Those of all ``parts``."""
+        """The sum of ``parts``."""
         return cls(*map(sum, zip(cls(), *parts, strict=True)))
 
     def __str__(self) -> str:
@@ -94,68 +94,68 @@ class Launches(NamedTuple):
 
 
 Lowered = tuple[Callable[..., Any], dict[str, Any]]
-"""A function of a backend, and what it is given by name."""
+"""A function of a backend, and its keyword arguments."""
 
 
 class ReadyCalls(Protocol):
-    """ReadyCalls that are ready to be made, whose iterators tell as a hint how many are left."""
+    """Calls that are ready to run; their iterators have the number of remaining calls as hint."""
 
     def __iter__(self) -> Iterator[Ready]:
-        """From the first one on."""
+        """Iterate from the first call."""
 
 
 class Lowering(Protocol):
-    """A backend of programs: it has their memory, and makes their calls ready."""
+    """A backend of programs: it allocates their memory and prepares their calls."""
 
     @property
     def beside(self) -> int:
-        """Bytes that its kernels work in, beside the memory of programs."""
+        """The bytes of its kernels' working memory, in addition to the programs'."""
 
     def memory(self, size: int) -> Array:
-        """An array of so many bytes."""
+        """Allocate an array of ``size`` bytes."""
 
     def start(self, memory: Array) -> int:
-        """The byte of ``memory`` at which a program may begin."""
+        """The first byte of ``memory`` that a program may use."""
 
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
-        """The array at ``ref`` in ``memory``, in which its token begins at ``start``."""
+        """The array at ``ref`` in ``memory``, in which its token starts at ``start``."""
 
     def view(self, root: Array, ref: Ref) -> Array:
         """The array at ``ref`` in the memory of ``root``, an array from outside."""
 
     def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
-        """The arrays of the backend for those that lie ``outside`` of a recording's arena."""
+        """The backend's arrays for the arrays ``outside`` a recording's arena."""
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
-        """``calls`` in the order in which the backend had rather make them."""
+        """``calls`` in the order that the backend prefers."""
 
     def expect_known(self, calls: Sequence[Call]) -> None:
-        """Refuse calls of which the backend has no form. Raises `NotRecordableError`."""
+        """Refuse unsupported calls. Raises `NotRecordableError`."""
 
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
         """``calls`` on the arrays at their refs."""
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
-        """Make ``call`` now, on the arrays at its refs, and no other time."""
+        """Run ``call`` once, now, on the arrays at its refs."""
 
     def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
-        """The form of NumPy's ``function``, given ``named``, that returns what it makes.
+        """The form of NumPy's ``function``, with keywords ``named``, that returns its result.
 
-        Raises `NotRecordableError` where the backend has none.
+        Raises `NotRecordableError` if the backend lacks it.
         """
 
     def singly(self, calls: Any) -> Iterator[Ready]:
-        """Of what `ready` made, each recorded call by itself, which is over when it returns."""
+        """Iterate over the result of `ready`, one recorded call at a time, complete on return."""
 
     def launches(self, calls: Any) -> Launches | None:
-        """What the host asks a device for to make what `ready` made; None where it computes."""
+        """The requests to a device by the result of `ready`; None if the host computes."""
 
     def fill(self, target: Array, value: Any) -> None:
         """Copy the caller's ``value`` to ``target``."""
 
 
 class _Memory:
-    """Memory of ``base`` as NumPy's interface describes it, which keeps ``base`` alive."""
+    """Memory of ``base`` described by NumPy's interface, with a reference to ``base``."""
 
     def __init__(self, base: Array, interface: Mapping[str, Any]) -> None:
         self.__array_interface__, self.base = dict(interface), base
@@ -175,7 +175,7 @@ def view_of(root: Array, ref: Ref) -> Array:
 
 
 class OnHost:
-    """ReadyCalls of NumPy and of the CPU's kernels."""
+    """Calls of NumPy and of the CPU's kernels."""
 
     beside = 0
 
@@ -183,7 +183,7 @@ class OnHost:
         return np.empty(size, np.uint8)
 
     def start(self, memory: Array) -> int:
-        """As `Lowering`: an aligned address."""
+        """Return the first aligned address."""
         return -address(memory) % ALIGNMENT
 
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
@@ -193,33 +193,33 @@ class OnHost:
         return view_of(root, ref)
 
     def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
-        """As `Lowering`: themselves."""
+        """Return the arrays unchanged."""
         return outside
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
-        """As `Lowering`: as they are."""
+        """Return the calls unchanged."""
         return list(calls)
 
     def expect_known(self, calls: Sequence[Call]) -> None:
-        """As `Lowering`: there is none."""
+        """Accept all calls."""
 
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
-        """As `Lowering`: large element-wise calls in parts for threads."""
+        """Return the calls, with large element-wise ones in parts for threads."""
         return tuple([ready_in_parts(call, array_of) for call in calls])
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
         ready_call(call, array_of)()
 
     def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
-        """As `Lowering`: itself."""
+        """Return the function itself."""
         return function, dict(named)
 
     def singly(self, calls: Any) -> Iterator[Ready]:
-        """As `Lowering`: so they are."""
+        """Return the calls, which are single already."""
         return iter(calls)
 
     def launches(self, calls: Any) -> None:
-        """As `Lowering`: none."""
+        """Return None."""
 
     def fill(self, target: Array, value: Any) -> None:
         np.copyto(target, value)
