@@ -53,23 +53,23 @@ if TYPE_CHECKING:
     from singanet.optimizer.wrapper import Wrapper
 
 _REHEARSED = 4_000_000
-"""Most bytes that a rehearsal without values takes for a moment."""
+"""The maximum bytes of a rehearsal without values."""
 
 _LIBRARIES = {"oneDNN": "dnnl", "LLVM": "llvm"}
-"""What kernels are from, by a part of the file's name; NumPy's are there when it is imported."""
+"""The libraries of kernels, by a part of the file's name; NumPy's are loaded by its import."""
 
 TURNS = 3
-"""Programs where micro-batches gather: of the first, of those between, and of the last."""
+"""The number of programs for accumulated micro-batches: first, middle and last."""
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A training step before it runs: its memory, and the bytes that its kernels go over.
+    """A training step before it runs: its memory, and the bytes that its kernels process.
 
-    ``work`` compares steps of one net: arithmetic is counted as the bytes that pass through memory
-    in the same time. ``by_layers`` is the peak of its arrays, in bytes, if the step runs by the
-    layers, ``recording`` what recording it once more takes for a moment, ``objects`` the size of
-    the Python objects of its program.
+    ``work`` compares steps of one net: arithmetic counts as the bytes read from memory in the same
+    time. ``by_layers`` is the peak of its arrays, in bytes, if the step runs by the layers,
+    ``recording`` the peak of another recording, ``objects`` the size of the Python objects of its
+    program.
     """
 
     memory: PeakMemory
@@ -81,7 +81,7 @@ class PlannedStep:
 
     @property
     def report(self) -> ProgramReport:
-        """The program's report, unpacked: a search plans many, whose objects would all stay."""
+        """The program's report, unpacked: a search plans many steps, whose objects would stay."""
         found: ProgramReport = pickle.loads(zlib.decompress(self.packed))
         return found
 
@@ -94,7 +94,7 @@ def planned_memory(
     extent: int | None,
     recompute: Recompute | None,
 ) -> PeakMemory:
-    """See `FeedForwardNet.memory`."""
+    """Carry out `FeedForwardNet.memory`."""
     size = checked_count("net.memory", "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
@@ -124,7 +124,7 @@ def expect_recorded(where: str) -> Iterator[None]:
         raise ArgumentError(
             where,
             expected="a step that can be recorded, whose memory is known before it runs",
-            received=f"one with {error}",
+            received=f"a step with {error}",
             advice="train it without a budget, or change that part",
         ) from None
 
@@ -136,12 +136,12 @@ def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
             f"{where}, optimizer",
             expected="an optimizer whose step can be recorded",
             received=f"{type(stage).__name__}, which waits for other processes",
-            advice="pass what is inside of it; its sums add the gradients that are under way",
+            advice="pass the optimizer inside; the sums add the gradients in transfer",
         )
 
 
 def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
-    """``optimizer`` as the steps of a fit have it: scaled where ``net`` is compiled for float16.
+    """``optimizer`` as in a fit: scaled if ``net`` is compiled for float16.
 
     Errors: an optimizer that refuses the type of the parameters, as a step of it would.
     """
@@ -153,7 +153,7 @@ def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | W
     if chain.own_rule is not None:
         for param in net._execution_plan().trained_params():
             check_type(type(chain.rule).__name__, param.name, chain.rule_type(param))
-        # The size of state may depend on the layer. The next step of any net turns to its own.
+        # The size of state may depend on the layer. The next step of any net registers its own.
         chain.own_rule.follow(net.params(), net)
         chain.owners.net = nothing
     return optimizer
@@ -169,11 +169,11 @@ def rehearsed_step(
 ) -> Rehearsal:
     """A step of ``net``, the first one recorded ``at_once`` or run by the layers.
 
-    With targets ``y`` the loss's own arrays are in it. Raises `NotRecordableError`.
+    With targets ``y`` the loss's own arrays are included. Raises `NotRecordableError`.
     """
     feed = ones(net._execution_plan(), batch_size, net.device, extent)
 
-    # What the loss makes lies between the other arrays, and decides where these can.
+    # The loss's arrays are live between others, so they affect the layout.
     guessed = y is None
     if guessed:
         y = targets_of(net, feed, extent)
@@ -197,15 +197,15 @@ def rehearsed_step(
 
 
 def _measure_of(net: Net) -> Measure:
-    """The measure of a step: of everything that the net was compiled with, or of its metric."""
+    """The measure of a step: all metrics that the net was compiled with, or its metric."""
     compiled: Any = net.compiled
     return measure_of(net) if compiled is None else compiled.measures(net.loss, alone=True)
 
 
 def targets_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
-    """Targets as a batch has them that is fed ``feed``: labels, or numbers as the outputs are.
+    """Targets for the batch ``feed``: labels, or numbers in the shape of the outputs.
 
-    None without a loss, where it is not singanet's or would take others, and on a device.
+    None without a loss, for a loss that is not singanet's or has other targets, and on a device.
     """
     plan, loss = net._execution_plan(), net.loss
     first = next(iter(feed.values()), None)
@@ -225,8 +225,8 @@ def targets_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
 
 
 def _targets_for(loss: Any, dtype: np.dtype[Any], shape: Shape) -> Any:
-    """A batch of the targets that ``loss`` takes with outputs of ``shape``; None if of neither."""
-    # What it takes shows on a few numbers.
+    """A batch of targets that ``loss`` accepts with outputs of ``shape``; None if neither kind."""
+    # A trial on a few numbers shows the accepted kind.
     small = np.ones([min(extent, 2) for extent in shape], dtype)
     for axes, kind in ((len(shape) - 1, np.dtype(np.int64)), (len(shape), dtype)):
         with suppress(SingaNetError):
@@ -236,13 +236,13 @@ def _targets_for(loss: Any, dtype: np.dtype[Any], shape: Shape) -> Any:
 
 
 def turns_of(optimizer: Any) -> int:
-    """How many programs the micro-batches that ``optimizer`` gathers take turns with."""
+    """The number of programs for the micro-batches that ``optimizer`` accumulates."""
     return min(TURNS, math.prod(stage.every for stage in UpdateChain(optimizer).stages))
 
 
 @contextmanager
 def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
-    """Let accumulators among the stages be before the micro-batch that the update follows."""
+    """A block in which accumulators are at the last micro-batch before an update."""
     trained = [param for param in net.params() if param.trainable and not param.is_state]
     names = [param.name for param in trained]
     with NarrowParameters(net, trained).standing_in():
@@ -256,7 +256,7 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
 
 @contextmanager
 def _state_stays(optimizer: Any) -> Iterator[None]:
-    """Let go of state that a rehearsal makes; it is zeros, of parameters without an update."""
+    """A block after which the optimizer's new state is dropped: it has no values."""
     rule = UpdateChain(optimizer).own_rule
     states = () if rule is None else rule.states()
     before = {state.name for state in states if state.step or state.arrays}
@@ -275,11 +275,10 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
 
 
 class Rehearsal:
-    """A step that was rehearsed, whose memory is told at one level of recomputation or another.
+    """A rehearsed step, whose memory is known at any level of recomputation.
 
-    It takes turns with programs of other micro-batches, ``turns`` in all. It walks through the net
-    ``walks`` times, the others once and without an update. Who has made use of it calls
-    `forget_rehearsals`.
+    It alternates with programs of other micro-batches, ``turns`` in all. It walks through the net
+    ``walks`` times, the others once and without an update. Call `forget_rehearsals` after its use.
     """
 
     def __init__(
@@ -295,16 +294,16 @@ class Rehearsal:
         self._turns, self._walks = turns, walks
         assert tape.log is not None
         self._log = tape.log
-        # What recording takes, and Python's objects, is no memory of a device.
+        # The recording and Python's objects are not in a device's memory.
         self._on_host = tape.lowering is ON_HOST
         with no_collections():
             self._compiler = Compiler(tape, recorder.finish(), recomputes)
 
     def at(self, level: Recompute) -> PlannedStep:
-        """The step at ``level``. Errors: bytes that the arena cannot be kept in."""
+        """The step at ``level``. Errors: bytes that are too few for the arena."""
         tape = self._recorder.tape
         by_layers, _ = self._log.peak("input", "array", "scratch")
-        # Of arrays that hold no values malloc writes some pages alone.
+        # Arrays without values have few resident pages.
         recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
         with no_collections():
             made = self._compiler.at(level)
@@ -323,7 +322,7 @@ class Rehearsal:
         return PlannedStep(memory, work, by_layers, recording * there, objects * there, packed)
 
     def _calls(self, recording: Recording) -> int:
-        """Calls of all programs: those before ``recording`` have no update."""
+        """The number of calls of all programs: earlier ones have no update."""
         calls = sum(map(_objects, recording.calls))
         walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
         return round(calls + (self._turns - 1) * walked // self._walks)
@@ -333,14 +332,14 @@ class Rehearsal:
         recorder, tape = self._recorder, self._recorder.tape
         floats = [value for param, value in recorder.params if param.name not in recorder.held]
         params = {id(value): value.nbytes for value in floats} | recorder.held.sizes()
-        # That of small parameters lies side by side.
+        # The state of small parameters is in buckets.
         roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
         state = {id(root): root.nbytes for root in roots}
         used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
         tokens = [tape.tokens[token] for token in sorted(used)]
         tokens = [token for token in tokens if token.held is not None]
         held = {id(token.held): token.nbytes for token in tokens}
-        # Weights that lie in another order are known by their memory.
+        # Weights in another order are recognised by their memory.
         lying = [*(value for _, value in recorder.params), *recorder.held.arrays]
         own = {*params, *state, *map(id, lying), *(id(root_of(value)) for value in lying)}
         other = [size for key, size in held.items() if key not in own]
@@ -349,14 +348,14 @@ class Rehearsal:
         other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
         program = 0
         if self._on_host:
-            # Python's objects are no memory of a device.
+            # Python's objects are not in a device's memory.
             bindings = len(recording.bound)
             executions = bindings + (self._turns - 1) * bindings // self._walks
             program = self._calls(recording) * CALL_BYTES + executions * EXECUTION_BYTES
         plans, wide = len(recording.recipes), recording.is_wide
         arena, first, compiled = _arena_bytes(recording, tape.tokens), 0, recording.is_compiled
         if not self._at_once:
-            # When the step by the layers takes most, neither all state nor all plans are made.
+            # At the peak of the step by the layers, some state and plans do not exist yet.
             most, moment = self._log.peak("input", "array", "scratch", "state")
             later = plans * (1 - moment.calls / max(1, len(tape.calls)))
             by_layers = most - self._log.peak("state")[0] - round(later * PLAN_BYTES[wide])
@@ -373,7 +372,7 @@ class Rehearsal:
                 "program": program,
                 "kernels": plans * PLAN_BYTES[wide]
                 + PRODUCTS_BYTES[wide] * recording.is_recurrent
-                # Functions that LLVM compiled are counted where that was done.
+                # Functions of LLVM count only if it compiled some here.
                 + once_bytes() * (compiled and self._on_host),
                 "first step": first,
             }
@@ -381,14 +380,14 @@ class Rehearsal:
 
     @property
     def targets(self) -> list[MemoryTarget]:
-        """Bytes of the arena that can be asked for, the most first."""
+        """Possible bytes of the arena, the most first."""
         return self._compiler.choice.targets
 
 
 def forget_rehearsals() -> None:
-    """Give back what those took that nobody needs any more.
+    """Free the memory of unused rehearsals.
 
-    No rehearsal's memory is to stay with the process that it was to tell the memory of.
+    Otherwise it would count as memory of the process that it predicted.
     """
     gc.collect()
     trim()
@@ -397,7 +396,7 @@ def forget_rehearsals() -> None:
 def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
 ) -> PeakMemory:
-    """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
+    """The memory of the steps that ``record`` records, the first one run by the layers."""
     with _state_stays(optimizer):
         recorder = rehearse(net, record, log=AllocationLog())
         made = Rehearsal(recorder, False, recomputes=level != "none")
@@ -432,5 +431,5 @@ def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
 
 
 def _objects(call: Call) -> float:
-    """Calls that ``call`` takes the memory of: one in a lane three fifths, as no report has it."""
+    """The number of calls whose memory ``call`` takes: 0.6 for each one in a lane."""
     return 0.6 * call.parts if call.name == "lanes" else float(call.parts)
