@@ -1,8 +1,8 @@
-"""Memory of a program that only kernels of oneDNN touch, kept in bfloat16.
+"""Memory of a program that only kernels of oneDNN use, stored in bfloat16.
 
-Where several round the same numbers they are rounded once, and all read that copy. Where no other
-call touches them, and programs are to store so, the numbers lie in bfloat16 from the first: what
-NumPy, Python or a caller reads or writes stays as it is.
+Float32 memory that several calls round is rounded once, into a copy that they all read. If programs
+store bfloat16 and no other call uses the memory, it is bfloat16 from the start. Memory that NumPy,
+Python or a caller reads or writes does not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = tuple[int, int]
 class PlannedKernel(NamedTuple):
     """The recipe of a call of oneDNN's, to make it again with operands in bfloat16.
 
-    ``places`` are its operands, ``working`` the token of its scratch memory.
+    ``places`` are its operands, ``working`` is the token of its scratch memory.
     """
 
     runtime: Any
@@ -39,7 +39,7 @@ class PlannedKernel(NamedTuple):
         return self.runtime.plan(*self.what, stored) is not None
 
     def remade(self, call: Call, given: Mapping[int, Ref], tokens: list[Token]) -> Call:
-        """``call`` with the operands of ``given`` there, in bfloat16."""
+        """``call`` with the operands ``given`` in bfloat16."""
         plan = self.runtime.plan(*self.what, frozenset(given))
         places = [given.get(number, place) for number, place in enumerate(self.places)]
         working = None
@@ -76,7 +76,7 @@ def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None = None) -> Bin
 
 
 def narrowed(calls: list[Call], tokens: list[Token], stores: bool) -> list[Call]:
-    """``calls`` with numbers rounded once, and where it ``stores`` memory in bfloat16."""
+    """``calls`` with values rounded once and, if programs ``stores``, memory in bfloat16."""
     if not any(call.planned for call in calls):
         return calls
     stored = _stored(calls, tokens) if stores else set()
@@ -109,7 +109,7 @@ def _narrow(place: Ref, token: int) -> Ref:
 
 
 def _stored(calls: Sequence[Call], tokens: Sequence[Token]) -> set[int]:
-    """The tokens of which every call can have the memory in bfloat16."""
+    """The tokens whose memory every call supports in bfloat16."""
     refused: set[int] = set()
     touched: dict[int, set[int]] = {}
     for number, call in enumerate(calls):
@@ -152,7 +152,7 @@ def _copied(
 ) -> dict[int, list[Call]]:
     """The calls that round for several others, by the number of the first of these.
 
-    The copies are added to what is ``given`` to each.
+    The copies are added to ``given``.
     """
     readers: dict[int, list[Place]] = {}
     for number, operand, place in _places(calls):
