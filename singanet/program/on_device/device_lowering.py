@@ -1,4 +1,4 @@
-"""Recorded calls on a device's arrays: those of its array module, and Python's between them."""
+"""Recorded calls on a device's arrays: functions of its module, with Python calls between them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from singanet.types import Array
 class OnDevice:
     """A `Lowering` for the arrays of ``xp``.
 
-    It is that of ``tokens``, of which constants are made for those that are ``folded``. What lies
-    on the host is copied once, to ``constants``, which programs of the same ones may share.
+    It lowers the ``tokens`` of a recording; ``folded`` ones become constants. Host arrays are
+    copied once, to ``constants``, which programs may share.
     """
 
     def __init__(self, xp: Any, tokens: Sequence[Token], folded: Collection[int]) -> None:
@@ -48,16 +48,16 @@ class OnDevice:
 
     @property
     def beside(self) -> int:
-        """As `Lowering`: what cuBLAS works in."""
+        """The bytes of cuBLAS's workspace."""
         return WORKSPACE if compiles_for_cuda(self._xp) and has_cublas() else 0
 
     def memory(self, size: int) -> Array:
-        """As `Lowering`: one allocation."""
+        """Return one allocation."""
         made: Array = self._xp.empty(size, np.uint8)
         return made
 
     def start(self, memory: Array) -> int:
-        """As `Lowering`: a device aligns what it allocates."""
+        """Return 0: a device aligns its allocations."""
         return 0
 
     def array(self, ref: Ref, memory: Any, start: int) -> Any:
@@ -65,18 +65,18 @@ class OnDevice:
         return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
 
     def view(self, root: Any, ref: Ref) -> Any:
-        """As `Lowering`: of the device's arrays and of the host's."""
+        """Return the array at ``ref`` in an array of the device or the host."""
         return view_of(root, ref) if type(root) is np.ndarray else self.array(ref, root, 0)
 
     def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
-        """As `Lowering`: the net's own arrays, and copies of what lies on the host."""
+        """Return the net's own arrays, and copies of host arrays."""
         numbers = {ref: near for ref, near in outside.items() if self._is_number(ref, near)}
         there = self._numbers.places(numbers)
         rest = {ref: near for ref, near in outside.items() if ref not in there}
         return there | {ref: self._outside(ref, near) for ref, near in rest.items()}
 
     def _is_number(self, ref: Ref, near: Array) -> bool:
-        """Whether it is a number of the host that may be another at each replay."""
+        """Whether it is a number on the host that may change between replays."""
         changes = not self._tokens[ref.token].constant and ref.token not in self._folded
         return changes and not ref.shape and type(near) is np.ndarray
 
@@ -99,7 +99,7 @@ class OnDevice:
             if kind == "launches":
                 groups.append(Group(self._together(each), each, kind))
             elif kind == "draws":
-                # The generator is asked for its state once.
+                # One call reads the generator's state.
                 outs = [array_of(call.arguments[0]) for call, _ in pairs]
                 fill: Any = pairs[0][0].function
                 groups.append(Group(partial(fill, *outs), each, kind))
@@ -114,7 +114,7 @@ class OnDevice:
         return returning(self._xp, function, named)
 
     def _bringing(self, pair: tuple[Call, Ready]) -> Ready:
-        """A call of the host, and the numbers that it may have changed."""
+        """A call of the host, followed by the transfer of numbers that it may have changed."""
         call, run = pair
         if not self._numbers.among(call.writes):
             return run
@@ -134,7 +134,7 @@ class OnDevice:
         function = call.function
         launch = self._launch_of(call)
         if launch is None:
-            # What it reads of the host's numbers need not come back from the device.
+            # A host call reads the host's numbers, without a transfer from the device.
             array_of = partial(self._numbers.near, array_of)
         run, keywords = launch or (function, call.keywords)
         assert run is not None
@@ -156,7 +156,7 @@ class OnDevice:
         run = product(blas, a, b, out)
         if run is not None:
             return run
-        # Of what lies with gaps along both axes, copies.
+        # Arrays with gaps along both axes are copied.
         near = [self._xp.empty(array.shape, array.dtype) for array in (a, b)]
         multiply = product(blas, near[0], near[1], out)
         if multiply is None:
@@ -170,9 +170,9 @@ class OnDevice:
         return copy_and_multiply
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
-        """As `Lowering`: draws come as soon as the host has its turn before them.
+        """Return the calls with draws moved forward to the last host call before them.
 
-        So they do not part the launches.
+        So draws do not separate launches.
         """
         made: list[Call] = []
         turn = 0
@@ -187,7 +187,7 @@ class OnDevice:
         return made
 
     def _launch_of(self, call: Call) -> Lowered | None:
-        """The device's form of ``call``; None for one that the host makes."""
+        """The device's form of ``call``; None for a call of the host."""
         function = call.function
         if function is None or call.bind is not None:
             return None
@@ -196,7 +196,7 @@ class OnDevice:
         return on_device(self._xp, function, call.keywords)
 
     def expect_known(self, calls: Sequence[Call]) -> None:
-        """Refuse ``calls`` of which the device has no form. Raises `NotRecordableError`."""
+        """Refuse ``calls`` that the device does not support. Raises `NotRecordableError`."""
         for call in calls:
             if call.function is not None and call.bind is None:
                 on_device(self._xp, call.function, call.keywords)
@@ -213,7 +213,7 @@ class OnDevice:
         return found
 
     def fill(self, target: Any, value: Any) -> None:
-        """As `Lowering`: brought over from the host where it lies there."""
+        """Copy ``value`` to ``target``, from the host if it is there."""
         if type(value) is np.ndarray:
             target.set(value)
         else:
@@ -221,7 +221,7 @@ class OnDevice:
 
 
 class Launch:
-    """A call that does its work on the device, and has the host look at nothing."""
+    """A call whose work is on the device, and during which the host reads no value."""
 
     __slots__ = ("_function", "_given", "_named", "element")
 
@@ -233,23 +233,23 @@ class Launch:
         element: Element | None = None,
     ) -> None:
         self._function, self._given, self._named = function, given, named
-        # What it is where it is element by element.
+        # The element-wise form, if it has one.
         self.element = element
 
     def __call__(self) -> None:
-        """Do it."""
+        """Launch it."""
         self._function(*self._given, **self._named)
 
 
 class Group(NamedTuple):
-    """Recorded ``calls`` of a kind, and what makes all of them."""
+    """Recorded ``calls`` of a kind, and a function ``run`` that runs all of them."""
 
     run: Ready
     calls: Sequence[Ready]
     kind: str
 
     def launches(self) -> Launches:
-        """What the host asks the device for by it."""
+        """The requests of this group to the device."""
         if isinstance(self.run, Graphs):
             return Launches(self.run.graphs, self.run.captured, len(self.run) - self.run.captured)
         count = len(self.calls)
@@ -257,9 +257,10 @@ class Group(NamedTuple):
 
 
 class Replayed:
-    """Calls in groups: the recorded ones of each, and whether they are launched together.
+    """Calls in groups: the recorded calls of each, and whether they are launched together.
 
-    An iterator tells as a hint how many recorded ones are left. ``wait`` waits for the device.
+    The number of remaining recorded calls is the hint of an iterator. ``wait`` waits for the
+    device.
     """
 
     def __init__(self, groups: Sequence[Group], wait: Callable[[], object]) -> None:
@@ -269,11 +270,11 @@ class Replayed:
         return _Left([g.run for g in self._groups], [len(g.calls) for g in self._groups])
 
     def launches(self) -> Launches:
-        """What the host asks the device for, all in all."""
+        """All requests to the device."""
         return Launches.of_all(group.launches() for group in self._groups)
 
     def singly(self) -> Iterator[Ready]:
-        """Each recorded call, of which the device has done its part when it returns."""
+        """Iterate over the recorded calls, each complete on the device when it returns."""
         every = [call for group in self._groups for call in group.calls]
         return iter([partial(_waited, call, self._wait) for call in every])
 
@@ -284,7 +285,7 @@ def _waited(call: Ready, wait: Callable[[], object]) -> None:
 
 
 class _Left:
-    """An iterator over ``runs``, each of so many recorded calls."""
+    """An iterator over ``runs``, each of a number of recorded calls."""
 
     def __init__(self, runs: Sequence[Ready], counts: Sequence[int]) -> None:
         self._pairs = zip(runs, counts, strict=True)
@@ -303,17 +304,17 @@ class _Left:
 
 
 class _Numbers:
-    """Numbers of the host that kernels read from arrays without axes, brought over together."""
+    """Numbers of the host that kernels read from arrays without axes, copied together."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
-        # By where they lie on the host: the numbers, and the arrays that follow them.
+        # By host address: the numbers, and their copies on the device.
         self._places: dict[int, tuple[Array, Any]] = {}
         self._rooms: list[_NumberRoom] = []
         self._tokens: dict[int, Array] = {}
 
     def places(self, numbers: Mapping[Ref, Array]) -> dict[Ref, Any]:
-        """The arrays of the device that follow the ``numbers``."""
+        """The device's copies of the ``numbers``."""
         self._tokens |= {ref.token: near for ref, near in numbers.items()}
         by_place = {address(near): near for near in numbers.values()}
         new = [near for place, near in by_place.items() if place not in self._places]
@@ -325,22 +326,22 @@ class _Numbers:
         return {ref: self._places[address(near)][1] for ref, near in numbers.items()}
 
     def near(self, array_of: Callable[[Ref], Array], ref: Ref) -> Array:
-        """The host's array at ``ref`` of such a number; any other as ``array_of`` has it."""
+        """The host's array at ``ref`` of such a number; for any other, as ``array_of`` returns."""
         found = self._tokens.get(ref.token)
         return array_of(ref) if found is None else found
 
     def among(self, tokens: Sequence[int]) -> bool:
-        """Whether any of ``tokens`` is that of such a number."""
+        """Whether any of ``tokens`` is such a number."""
         return not self._tokens.keys().isdisjoint(tokens)
 
     def bring(self) -> None:
-        """Bring over those that have changed."""
+        """Copy the changed numbers to the device."""
         for room in self._rooms:
             room.bring()
 
 
 class _NumberRoom:
-    """Memory of the device for numbers, brought over in one transfer if any has changed."""
+    """Memory of the device for numbers, copied in one transfer if any has changed."""
 
     def __init__(self, xp: Any, numbers: Sequence[Array]) -> None:
         # The widest ones first, so that each is aligned.
@@ -360,7 +361,7 @@ class _NumberRoom:
         self._send()
 
     def bring(self) -> None:
-        """Bring them over, if any has changed."""
+        """Copy the numbers, if any has changed."""
         for near, slot in zip(self.near, self._slots, strict=True):
             if near[()] != slot[()]:
                 self._send()
@@ -379,7 +380,7 @@ def _one_after_the_other(calls: Sequence[Ready]) -> None:
 
 
 def _element(function: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Element | None:
-    """The call as one of each element by itself, if it is."""
+    """The call as an element-wise call, if it is one."""
     if function is np.copyto:
         return Element(function, (given[1],), given[0], named.get("where"))
     if isinstance(function, np.ufunc) and named.keys() <= {"out", "casting"} and function.nout == 1:
@@ -400,5 +401,5 @@ def _bytes(root: Array) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with numbers in the place of NumPy's arrays without axes."""
+    """``value`` with Python numbers instead of NumPy arrays without axes."""
     return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
