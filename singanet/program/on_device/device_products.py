@@ -1,6 +1,6 @@
-"""Products on a device, arrays that stand for its own, and graphs.
+"""Products on a device by cuBLAS, and CUDA graphs.
 
-CuPy's own products refuse to be captured.
+CuPy's own products cannot be captured.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from singanet.types import Array
 
 _LETTERS = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 WORKSPACE = 32 << 20
-"""Bytes in which cuBLAS works, as many as it takes itself on large devices."""
+"""The bytes of cuBLAS's workspace, its own default on large devices."""
 
 
 class Matrix(NamedTuple):
-    """Matrices of a stack in memory: whether each lies by columns, and from line to line.
+    """Matrices of a stack in memory: their order, and the distance of lines.
 
     ``at`` are the addresses of the first elements.
     """
@@ -35,7 +35,7 @@ class Matrix(NamedTuple):
 
 
 class Blas(Protocol):
-    """What runs products; a `Matrix` of the result lies by rows."""
+    """A library of products; the `Matrix` of a result is in row order."""
 
     def ready(
         self, kind: np.dtype[Any], shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix
@@ -44,7 +44,7 @@ class Blas(Protocol):
 
 
 def product(blas: Blas, a: Array, b: Array, out: Array) -> Callable[[], None] | None:
-    """``matmul(a, b, out=out)``, None where the arrays lie as no product of BLAS takes them."""
+    """``matmul(a, b, out=out)``, or None if BLAS does not support the arrays' layouts."""
     if not a.dtype == b.dtype == out.dtype or out.dtype not in _LETTERS or not out.size:
         return None
     if a.ndim == 1:
@@ -55,7 +55,7 @@ def product(blas: Blas, a: Array, b: Array, out: Array) -> Callable[[], None] | 
     if not k or out.ndim < 2:
         return None
     if out.strides[-1] != out.itemsize and out.shape[-1] > 1:
-        # As its transpose, whose factors change places.
+        # Compute its transpose, with exchanged factors.
         a, b, out = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2)
         m, n = n, m
     matrices = [_matrix(array, out.shape[:-2]) for array in (a, b, out)]
@@ -65,7 +65,7 @@ def product(blas: Blas, a: Array, b: Array, out: Array) -> Callable[[], None] | 
 
 
 def _matrix(array: Array, ahead: Sequence[int]) -> Matrix | None:
-    """How the last two axes lie, in a stack that is repeated to ``ahead``."""
+    """The layout of the last two axes, in a stack broadcast to ``ahead``."""
     size = array.itemsize
     (rows, columns), (down, across) = array.shape[-2:], array.strides[-2:]
     if columns == 1 or across == size:
@@ -101,7 +101,7 @@ class CuBlas:
     def ready(
         self, kind: np.dtype[Any], shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix
     ) -> Callable[[], None]:
-        """As `Blas`: by columns, where the result is B' times A'."""
+        """Return the product B' times A', since cuBLAS works in column order."""
         m, k, n = shape
         letter, count = _LETTERS[kind], len(c.at)
         one, zero = (int(number.ctypes.data) for number in self._numbers[kind])
@@ -122,16 +122,16 @@ class CuBlas:
     def _run(
         self, function: Callable[..., object], given: tuple[Any, ...], held: object = None
     ) -> None:
-        """Call ``function``; what it reads by its address is ``held`` by the call itself."""
+        """Call ``function``; ``held`` keeps alive the arrays that it reads by address."""
         library, handle = self._library, self._handle
         library.set_stream(handle, self._cupy.cuda.get_current_stream().ptr)
-        # Of a new stream it would ask for memory, which a capture must not.
+        # For a new stream it would allocate memory, which a capture must not.
         library.set_workspace(handle, self._room.data.ptr, WORKSPACE)
         function(handle, *given)
 
 
 def _even(at: Sequence[int], size: int) -> int | None:
-    """The elements from each of the addresses to the next, None where they differ."""
+    """The elements from each of the addresses to the next, None if they differ."""
     if len(at) == 1:
         return 0
     step = at[1] - at[0]
@@ -149,9 +149,9 @@ def has_cublas() -> bool:
 
 
 def cublas(device: int) -> CuBlas | None:
-    """The cuBLAS of this thread on ``device``, None where nvmath's bindings are not installed.
+    """The cuBLAS of this thread on ``device``, None if nvmath's bindings are not installed.
 
-    Two threads would change its stream under each other.
+    Threads that shared it would change each other's stream.
     """
     known: dict[int, CuBlas | None] = _own.__dict__.setdefault("known", {})
     if device not in known:
@@ -166,11 +166,11 @@ def cublas(device: int) -> CuBlas | None:
 
 
 class Graphs:
-    """``calls`` one after the other at first, and from the second time on by CUDA graphs.
+    """``calls`` one after the other at first, and as CUDA graphs from the second time on.
 
-    The first time compiles kernels and fills pools. What CUDA refuses to capture is called between
-    the graphs, and ``refused`` says why. Memory that calls make and drop is kept for them alone.
-    So far there are so many ``graphs``, of as many calls as are ``captured``.
+    The first time compiles kernels and fills pools. Calls that CUDA cannot capture run between the
+    graphs, with reasons in ``refused``. Temporary memory of the calls stays reserved for them.
+    ``graphs`` counts the graphs, ``captured`` their calls.
     """
 
     def __init__(self, cupy: Any, calls: Sequence[Ready]) -> None:
@@ -205,7 +205,7 @@ class Graphs:
                 parts.append(graph.launch)
                 self.graphs += 1
                 self.captured += end - start
-            # The one that was refused.
+            # The call that was refused.
             parts += calls[end : end + 1]
             start = end + 1
         return parts
@@ -220,7 +220,7 @@ class Graphs:
                 for at in range(start, stop):
                     self._calls[at]()
                 at = stop
-            except Exception as error:  # noqa: BLE001 - whatever it is, the call is made by itself
+            except Exception as error:  # noqa: BLE001 - after any error, call it outside
                 self.refused[at] = f"{type(error).__name__}: {error}"
             finally:
                 try:
