@@ -1,7 +1,7 @@
 """Functions of a device, and calls fused into one.
 
-Each element goes through all calls in registers: what one leaves, the next need not read. To the
-bits of the calls themselves, since no product is added without being rounded.
+Each element goes through all calls in registers, without reads of intermediate arrays. The bits are
+the same as for single calls, since every product is rounded before it is added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REDUCTIONS = {
     np.logical_and: "all",
 }
 _FILL_NOTHING = frozenset((np.einsum,))
-"""Functions that fill no array that is given, but make one."""
+"""Functions that return a new array and cannot fill one."""
 
 _TAKEN = {
     "copyto": {"casting", "where"},
@@ -37,19 +37,19 @@ _TAKEN = {
     "any": {"axis", "out", "keepdims"},
     "all": {"axis", "out", "keepdims"},
 }
-"""What functions are given by name at most; element-wise ones take ``out`` alone."""
+"""The supported keywords of functions; element-wise functions support ``out`` alone."""
 
 
 _USUAL = ("where", True), ("subok", False), ("keepdims", False), ("dtype", None), ("initial", None)
 
 Lowered = tuple[Callable[..., Any], dict[str, Any]]
-"""A function of the device's module, and what it is given by name."""
+"""A function of the device's module, and its keyword arguments."""
 
 
 def on_device(xp: Any, function: Any, named: Mapping[str, Any]) -> Lowered | None:
     """The form of NumPy's ``function``, given ``named``, over ``xp``; None for any other function.
 
-    Raises `NotRecordableError` for what the module has not.
+    Raises `NotRecordableError` if the module lacks it.
     """
     given = {key: value for key, value in named.items() if not _is_usual(key, value)}
     if function in (gather, scatter):
@@ -71,9 +71,9 @@ def on_device(xp: Any, function: Any, named: Mapping[str, Any]) -> Lowered | Non
 
 
 def returning(xp: Any, function: Any, named: Mapping[str, Any]) -> Lowered:
-    """As `on_device`, in the form that returns what it makes.
+    """The form of `on_device` that returns its result.
 
-    Raises `NotRecordableError` for what the module has not.
+    Raises `NotRecordableError` if the module lacks it.
     """
     given = {key: value for key, value in named.items() if not _is_usual(key, value)}
     owner = getattr(function, "__self__", None)
@@ -98,7 +98,7 @@ def _method(xp: Any, owner: np.ufunc, method: Any, given: dict[str, Any]) -> Low
     if name == "reduce" and owner in _REDUCTIONS:
         reduced = _REDUCTIONS[owner]
         if reduced in ("any", "all") and np.dtype(given.get("dtype", bool)) == np.bool_:
-            # They make nothing else.
+            # They return no other type.
             given.pop("dtype", None)
         return _reducing(_found(xp, reduced, given, _TAKEN[reduced])), given
     if name == "at":
@@ -116,7 +116,7 @@ def _found(
 
 
 def _reducing(function: Callable[..., object]) -> Callable[..., object]:
-    """A reduction as NumPy's methods: along the first axis unless it is told."""
+    """A reduction with the defaults of NumPy's methods: along the first axis."""
 
     def reduce(array: Array, axis: Any = 0, dtype: Any = None, **named: Any) -> None:
         function(array, axis, **named) if dtype is None else function(array, axis, dtype, **named)
@@ -146,7 +146,7 @@ def _taking(xp: Any) -> Callable[..., object]:
 
 
 _MOST = 24
-"""Calls of a kernel, and arrays that it reads and writes, at most."""
+"""The maximum calls of a kernel, and arrays that it reads and writes."""
 
 _FLOAT, _TRUTH = np.dtype(np.float32), np.dtype(bool)
 _TYPES = {_FLOAT: "float", _TRUTH: "bool"}
@@ -168,7 +168,7 @@ _OF_TWO = {
     np.subtract: "{0} - {1}",
     np.multiply: "{0} * {1}",
     np.divide: "{0} / {1}",
-    # What is no number stays none.
+    # A NaN stays NaN.
     np.maximum: "{0} > {1} || isnan({0}) ? {0} : {1}",
     np.minimum: "{0} < {1} || isnan({0}) ? {0} : {1}",
 }
@@ -190,7 +190,7 @@ _OF_TRUTHS = {
 class Element(NamedTuple):
     """A call of an element-wise ``function``, or of `np.copyto`, that fills ``out``.
 
-    With ``where``, an array of truths, other elements of ``out`` stay.
+    With ``where``, a boolean array, other elements of ``out`` do not change.
     """
 
     function: Any
@@ -200,7 +200,7 @@ class Element(NamedTuple):
 
 
 class Register(NamedTuple):
-    """An element: of which values it is made, by their numbers, and whether it is a truth."""
+    """An element: the numbers of the values that it is computed from, and whether it is boolean."""
 
     function: Any
     code: str
@@ -209,7 +209,7 @@ class Register(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Where an array lies, and how."""
+    """The address and layout of an array."""
 
     at: int
     shape: Shape
@@ -218,7 +218,7 @@ class Stretch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte behind its last element."""
+        """The byte after its last element."""
         reach = sum(s * (n - 1) for n, s in zip(self.shape, self.strides, strict=True))
         return self.at + (reach + np.dtype(self.dtype).itemsize if prod(self.shape) else 0)
 
@@ -228,25 +228,25 @@ class Stretch(NamedTuple):
 
 
 class Fused:
-    """Calls that fill arrays of one shape, taken one after the other as far as they go together."""
+    """Consecutive calls that fill arrays of one shape and can run as one."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.given: list[Any] = []
-        # Values: those given, then those of the steps. By place the one that is there now.
+        # Values: the inputs, then the results of steps; and the present value of each place.
         self.steps: list[Register] = []
         self._truths: list[bool] = []
         self._known: dict[Stretch, int] = {}
         self._written: dict[Stretch, Any] = {}
 
     def take(self, call: Element) -> bool:
-        """Take the call, if it goes together with those before."""
+        """Add the call, if it can run together with the calls so far."""
         made = self._taken(call)
         if made is None:
             return False
         place, step, more = made
         self.given += [value for _, value, _ in more]
-        # Steps count from behind what is given, which may still become more.
+        # Steps are numbered after the inputs, whose number may still grow.
         self._truths_of_given(more)
         self.steps.append(step)
         self._written[place] = call.out
@@ -262,7 +262,7 @@ class Fused:
     def _taken(
         self, call: Element
     ) -> tuple[Stretch, Register, list[tuple[Stretch | None, Any, bool]]] | None:
-        """Where it writes, its step, and what has to be given more: place, value, truth."""
+        """The output's place, the step, and the further inputs: place, value, whether boolean."""
         out = _place(call.out)
         if out is None or call.out.shape != self.shape or len(self.steps) == _MOST:
             return None
@@ -292,7 +292,7 @@ class Fused:
     def _value(
         self, operand: Any, more: list[tuple[Stretch | None, Any, bool]]
     ) -> tuple[int, bool] | None:
-        """The number of the value, and whether it is a truth."""
+        """The number of the value, and whether it is boolean."""
         count = len(self._truths)
         if type(operand) in (int, float, np.float32):
             more.append((None, np.float32(operand), False))
@@ -315,12 +315,12 @@ class Fused:
         return list(self._written.values())
 
     def source(self) -> tuple[str, str, str]:
-        """What is given, what is filled and the operation of an `ElementwiseKernel`."""
+        """The inputs, outputs and operation of an `ElementwiseKernel`."""
         given = [f"{'bool' if t else 'float32'} a{k}" for k, t in enumerate(self._truths)]
         last = [(-self._known[place] - 1, out) for place, out in self._written.items()]
         filled = [f"{'bool' if self.steps[n].truth else 'float32'} b{k}" for k, (n, _) in
                   enumerate(last)]  # fmt: skip
-        # All is read before anything is written: what is filled may be what was given.
+        # All inputs are read before any output is written: they may be the same arrays.
         lines = [f"{'bool' if t else 'float'} x{k} = a{k};" for k, t in enumerate(self._truths)]
         for number, step in enumerate(self.steps):
             names = [f"x{v}" if v >= 0 else f"y{-v - 1}" for v in step.values]
@@ -330,7 +330,7 @@ class Fused:
         return ", ".join(given), ", ".join(filled), "\n".join(lines)
 
     def by_functions(self, xp: Any) -> Callable[[], None]:
-        """The same by the functions of ``xp``, for arrays that no CUDA knows."""
+        """The same by the functions of ``xp``, for arrays without CUDA."""
         last = [(-self._known[place] - 1, out) for place, out in self._written.items()]
 
         def run() -> None:
@@ -361,7 +361,7 @@ def fused(
     calls: Sequence[tuple[Element | None, Callable[[], object]]],
     together: Callable[[Fused], Callable[[], object]],
 ) -> Iterator[Callable[[], object]]:
-    """The calls, with those of elements that go ``together`` as one."""
+    """The calls, with groups of element-wise calls joined by ``together``."""
     group: Fused | None = None
     members: list[Callable[[], object]] = []
 
@@ -388,7 +388,7 @@ def fused(
 
 
 def _code(call: Element, truths: Sequence[bool], truth: bool) -> str | None:
-    """The expression of a call whose values are such ``truths``; None for one that has none."""
+    """The expression of a call whose values are boolean as in ``truths``; None if unsupported."""
     function = call.function
     if function is np.copyto:
         if truth and not truths[0]:
@@ -406,7 +406,7 @@ def _code(call: Element, truths: Sequence[bool], truth: bool) -> str | None:
 
 
 def _place(array: Any) -> Stretch | None:
-    """Where an array lies that a kernel may read; None for any other value."""
+    """The place of an array that a kernel may read; None for any other value."""
     if getattr(array, "dtype", None) not in _TYPES or not hasattr(array, "strides"):
         return None
     if isinstance(array, np.generic) or any(stride < 0 for stride in array.strides):
