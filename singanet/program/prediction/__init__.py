@@ -1,4 +1,4 @@
-"""Predictions: a net's layers with constants in the place of parameters, recorded and replayed."""
+"""Predictions: a net's layers with constants instead of parameters, recorded and replayed."""
 
 from __future__ import annotations
 
