@@ -59,15 +59,15 @@ _WHERE = "net.predictor"
 class ConstantNet:
     """Layers and loss of a net as they are now, for evaluations on ``device``, without the net.
 
-    ``norms`` names batch normalisations that are in the weights of convolutions, with these: of a
-    net whose parameters are yet to be filled, `Constants` then has room for both as one. None
-    folds what can be. ``loose`` is the plan with these, and else a step for each layer.
-    Errors: a layer or a loss that cannot be copied.
+    ``norms`` maps batch normalisations to the convolutions that they are folded into; if the
+    parameters are not filled yet, `Constants` has one place for both. None folds all possible ones.
+    ``loose`` is the plan with the folded layers, before other fusions. Errors: a layer or a loss
+    that cannot be copied.
     """
 
     def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
         self.device, self.dtype = device, net.dtype
-        # What lies on a device for all programs, by the ids of the host's constants.
+        # The device's copies for all programs, by ids of the host's constants.
         self.there: dict[int, tuple[Array, Any]] = {}
         self.rng = copy.deepcopy(net.rng)
         self.intake = net.intake.copy()
@@ -76,7 +76,7 @@ class ConstantNet:
         )
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
-            # A kernel for several layers would hide a parameter that is NaN.
+            # A kernel for several layers would hide a NaN in a parameter.
             norms = {} if _constants(plan).hold_nan() else foldable(plan)
         self.norms = dict(norms)
         self.loose = fold_norms(plan, self.norms)
@@ -85,13 +85,13 @@ class ConstantNet:
         self.version = 0
 
     def _execution_plan(self) -> Plan:
-        """The plan, with one step for all that one kernel does."""
+        """The plan, with one step for all layers that one kernel computes."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
             self._plan = fused(self.loose) if self.has_nan else for_constants(self.loose)
         return self._plan
 
-    # -- what a recorder asks ---------------------------------------------------------------
+    # -- the interface to recorders ---------------------------------------------------------
 
     def params(self) -> list[Param]:
         """The constants."""
@@ -99,7 +99,7 @@ class ConstantNet:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Undo at the end what the forwards inside did to the generator."""
+        """Undo at the end the draws of the forwards inside."""
         draws = self.rng.bit_generator.state
         try:
             yield
@@ -107,7 +107,7 @@ class ConstantNet:
             self.rng.bit_generator.state = draws
 
     def record(self, recorder: Recorder, feed: Mapping[str, Any]) -> None:
-        """Write a prediction down; what follows from the constants alone is made now."""
+        """Record a prediction; results of constants alone are computed now."""
         ops = recorder.tape.ops
         if isinstance(recorder.tape.lowering, OnDevice):
             recorder.tape.lowering.constants = self.there
@@ -115,23 +115,23 @@ class ConstantNet:
         recorder.evaluation(feed, lambda given, outputs: self._finished(ops, given, outputs))
         recorder.tape.make_constants = partial(make_constants, constants=self.constants)
 
-    # -- what predicts ----------------------------------------------------------------------
+    # -- predictions ------------------------------------------------------------------------
 
     def by_layers(self, feed: Mapping[str, Any]) -> Any:
-        """The outputs that `record` writes down, computed at once."""
-        # A copy, in which kernels note what they passed over.
+        """The outputs of `record`, computed at once."""
+        # A copy, as kernels note in it whether they drop NaN.
         ops = copy.copy(self.device.ops)
         ops.prepared = self._prepared()
         outputs, _ = self._execution_plan().forward(
             feed, self._execution_plan().outputs, ops, self.rng, train=False
         )
-        # The link goes by its arrays: as in a program they name these kernels, for the same bits.
+        # The link uses the kernels of its arrays: these name the program's, for the same bits.
         kind: Any = type("Output", (np.ndarray,), {"kernels": staticmethod(lambda: ops)})
         made = self._finished(ops, feed, map_arrays(outputs, lambda y: y.view(kind)))[""]
         return map_arrays(made, np.asarray)
 
     def _prepared(self) -> Prepared | None:
-        """Kernels for several layers would hide a parameter that is NaN already."""
+        """The prepared kernels; None if a parameter is NaN, which fused kernels would hide."""
         return None if self.has_nan else Prepared()
 
     def _finished(
@@ -190,12 +190,12 @@ def _copying(what: str) -> Iterator[None]:
             _WHERE,
             expected="layers and a loss that can be copied, since a predictor has its own",
             received=f"{what}: {error}"[:300],
-            advice="keep open files, locks and the like out of their attributes",
+            advice="remove open files, locks and the like from their attributes",
         ) from error
 
 
 def _show_nan(ops: Ops, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
+    """Let a NaN in a sample appear in its outputs, even if a kernel drops it."""
     for y in arrays_in(outputs):
         for x in arrays_in(given):
             if len(x) == len(y):
@@ -208,8 +208,8 @@ _OUTPUTS_WHERE = "predictor, out="
 def put(found: Any, out: Any) -> Any:
     """``out``, with the output ``found``, an array or several by name, in it.
 
-    Nothing is written unless all of it fits. Errors: other names, shapes or types, an array that
-    is read-only, and what is no array.
+    Nothing is written unless all of it fits. Errors: other names, shapes or types, a read-only
+    array, another object.
     """
     if isinstance(found, Mapping):
         if not isinstance(out, Mapping) or out.keys() != found.keys():
@@ -228,8 +228,8 @@ def put(found: Any, out: Any) -> Any:
         if type(given) is np.ndarray and not given.flags.writeable:
             raise ArgumentError(
                 _OUTPUTS_WHERE,
-                expected=f"an array{what} that can be written on",
-                received="a read-only one",
+                expected=f"a writable array{what}",
+                received="a read-only array",
                 advice="give a copy of it",
             )
     for made, given, _ in pairs:
@@ -250,7 +250,7 @@ def _refuse(made: Array, given: Any, what: str) -> None:
         _OUTPUTS_WHERE,
         expected=wanted,
         received=_told(given),
-        advice="make it by numpy.empty_like of what the predictor gives without out",
+        advice="make it by numpy.empty_like of the predictor's result without out",
     )
 
 
@@ -261,18 +261,18 @@ def _told(given: Any) -> str:
 
 
 CAPACITY = 8
-"""Programs that a thread keeps: the last ones used, one for each kind of arrays."""
+"""The maximum number of programs of a thread: the last used ones, one for each kind of arrays."""
 
 _REMEMBERED = 64
-"""Kinds of arrays of which a thread knows that they came before."""
+"""The maximum number of kinds of arrays that a thread remembers."""
 
 
 class CompiledNet:
     """Predictions of a net with its parameters as they were when this was made.
 
     A program belongs to the thread that recorded it. It is recorded at the first call with arrays
-    of its shapes, types and memory layouts; where a thread has as many as it keeps, at the second.
-    All calls give the same bits.
+    of its shapes, types and memory layouts, or at the second if the thread has its maximum of
+    programs. All calls give the same bits.
     """
 
     def __init__(self, net: ConstantNet) -> None:
@@ -284,9 +284,9 @@ class CompiledNet:
     def __call__(self, x: Any, *, out: Any = None) -> Any:
         """The output for ``x``, the array of the single input or a dict by name.
 
-        Batch axis first. It comes through the link of the net's loss, as `FeedForwardNet.predict`
-        gives it, in arrays of the caller's own, or in ``out``. Errors: what is no input of the
-        net, and those of `put`.
+        Batch axis first. The output goes through the link of the net's loss, as in
+        `FeedForwardNet.predict`, into new arrays, or into ``out``. Errors: unsuitable inputs, and
+        the errors of `put`.
         """
         if not self._net.intake.leaves(x):
             x = self._taken("predictor, x", x)
@@ -310,7 +310,7 @@ class CompiledNet:
         return self._replayed(mine, program, feed, out)
 
     def _taken(self, where: str, x: Any) -> Any:
-        """``x`` with arrays of NumPy or CuPy alone, as the net takes it."""
+        """``x`` with arrays of NumPy or CuPy alone, as the net converts it."""
         return self._net.intake.arrays(where, x, self.inputs)
 
     @property
@@ -327,7 +327,7 @@ class CompiledNet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the constants, in each order in which they are held."""
+        """Bytes of the constants, in each stored order."""
         with self._net.constants.lock:
             arrays = [a for each in self._net.constants.all for a in array_of(each).arrays]
             arrays += [a for program in list(self._programs) for a in program.outside]
@@ -336,7 +336,7 @@ class CompiledNet:
 
     @property
     def notes(self) -> list[str]:
-        """The Python steps, and why they are; for kinds of arrays that came so far."""
+        """The Python steps, with reasons, for the kinds of arrays so far."""
         found = [note for program in list(self._programs) for note in program.notes]
         return list(dict.fromkeys([*found, *self._thread.refused.values()]))
 
@@ -373,7 +373,7 @@ class CompiledNet:
         )
 
     def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
-        """The program of a kind of arrays, where it is to be recorded now and can be."""
+        """The program of a kind of arrays, if it is due now and can be recorded."""
         if key in mine.refused or (self._ops.on_host and not mine.comes_again(key)):
             return None
         with self._net.constants.lock:
@@ -390,7 +390,7 @@ class CompiledNet:
 
 
 class Prediction:
-    """A recorded prediction for one kind of arrays. ``notes`` tell what runs as Python."""
+    """A recorded prediction for one kind of arrays. ``notes`` list its Python steps."""
 
     def __init__(self, recording: Recording, notes: list[str]) -> None:
         self._recording = recording
@@ -416,7 +416,7 @@ class Prediction:
         """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
         bound = self._bound
         if bound is None or bound.arena is not arena:
-            # Last of all that it is bound: else an interrupt leaves the calls of other memory.
+            # Set last: otherwise an interrupt could leave calls on other memory.
             self._bound = None
             bound = Bound(self._recording, arena)
             self._calls = chained(bound.feed.calls)
@@ -441,13 +441,13 @@ class Prediction:
 def _taking(found: Any) -> Ready:
     """A function that copies an output, or several."""
     if type(found) is np.ndarray:
-        # A keyword, and a function around it, would take as long as the copy of a small one.
+        # A keyword, or a wrapper, would take as long as the copy of a small array.
         return found.copy if found.flags.c_contiguous else partial(copied, found)
     return partial(map_arrays, found, copied)
 
 
 class _Thread(threading.local):
-    """The programs of a thread, with the memory that they take turns with."""
+    """The programs of a thread, and the memory that they use in turn."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Any, Prediction] = OrderedDict()
@@ -472,13 +472,13 @@ class _Thread(threading.local):
 
 
 class _Latest:
-    """The prediction made last: arrays like its own need no look-up, nor a check."""
+    """The last prediction: equal kinds of arrays need neither look-up nor check."""
 
     def __init__(self, program: Prediction, feed: Mapping[str, Any], settings: Any) -> None:
         self.program = program
         x = dict(feed) if len(feed) != 1 else next(iter(feed.values()))
         self._fed, self._settings = facts(x), settings
-        # Arrays one by one, which takes a fraction of gathering what `facts` tells.
+        # Comparing arrays one by one takes a fraction of the time of `facts`.
         self._kind = _kind(x) if type(x) is np.ndarray else None
         arrays = type(x) is dict and all(type(part) is np.ndarray for part in x.values())
         self._kinds = {name: _kind(part) for name, part in x.items()} if arrays else {}
@@ -505,7 +505,7 @@ def _kind(array: Array) -> tuple[Shape, Shape, np.dtype[Any]]:
 def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     stand_in: Any = net
     recorder = rehearse(stand_in, lambda recorder: net.record(recorder, feed))
-    # Of the recorder's own list of parameters none is to be held.
+    # The recorder's list of parameters must not keep arrays alive.
     recorder.params = []
     recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
