@@ -1,4 +1,4 @@
-"""Constants of a prediction, folded into the layers before."""
+"""Constants of a prediction, folded into the preceding layers."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from singanet.program.trace.tape import Tape
 from singanet.types import Array, Shape
 
 _FIRST = 0x3F000000
-"""Bits of a float from which on a billion follow that are numbers, none of them denormal."""
+"""The bits of a float followed by a billion others that are neither NaN nor denormal."""
 
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class LoopNest:
-    """Nested loops over an array, the outermost first: how often, and how far apart elements are.
+    """Nested loops over an array, the outermost first: counts, and strides in elements.
 
-    ``axes`` are those of the array that the loops can be told from, each with its extent and the
-    one to which it is filled up.
+    ``axes`` are the axes of the array that the loops imply, each with its extent and its padded
+    extent.
     """
 
     counts: tuple[int, ...]
@@ -53,7 +53,7 @@ class LoopNest:
     axes: tuple[tuple[int, int], ...]
 
     def array(self, memory: Array) -> Array:
-        """The elements in their own order, of ``memory`` in which they lie in this one."""
+        """The elements in their original order, from ``memory`` in this order."""
         whole = np.zeros([filled for _, filled in self.axes], memory.dtype)
         bytes_apart = [stride * whole.itemsize for stride in self.strides]
         as_strided(whole, self.counts, bytes_apart)[...] = memory.reshape(self.counts)
@@ -61,14 +61,14 @@ class LoopNest:
 
 
 def numbered(size: int) -> Array:
-    """The bytes of ``size`` floats, each with a number of its own in its bits."""
+    """The bytes of ``size`` floats, each with its number in its bits."""
     return np.arange(_FIRST, _FIRST + size, dtype=np.int32).view(np.uint8)
 
 
 def order_of(numbers: Array, size: int) -> LoopNest | None:
-    """The order that ``size`` `numbered` elements may be in, zeros at the ends of axes, or None.
+    """The order that ``size`` `numbered` elements may be in, with axes padded by zeros, or None.
 
-    It goes by the first elements of each loop: that all others follow is to be seen by `array`.
+    It is derived from the first elements of each loop: `array` has to confirm the others.
     """
     bits = numbers.view(np.int32)
     if not len(bits) or bits[0] != _FIRST:
@@ -77,7 +77,7 @@ def order_of(numbers: Array, size: int) -> LoopNest | None:
     while len(bits) > 1:
         count, stride = _run(bits)
         if count < len(bits) and not bits[count]:
-            # Filled up to where the next one begins.
+            # Padded up to the start of the next one.
             after = np.flatnonzero(bits[count:])
             count = count + int(after[0]) if after.size else len(bits)
         if len(bits) % count or stride <= 0:
@@ -95,10 +95,10 @@ def order_of(numbers: Array, size: int) -> LoopNest | None:
 def _axes(
     loops: list[tuple[int, int]], size: int
 ) -> tuple[tuple[tuple[int, int], ...], dict[int, int]] | None:
-    """Axes that are filled up, outermost first, and what the strides of loops are with these."""
+    """Padded axes, outermost first, and the strides of the loops in the padded array."""
     axes: list[tuple[int, int]] = []
     strides: dict[int, int] = {}
-    # The axis begins at one stride in the array, at another where the axes are filled up.
+    # The axis has one stride in the array, another in the padded array.
     start, filled_start, reached = 1, 1, 1
     for count, stride in sorted(loops, key=lambda loop: loop[1]):
         if stride != reached:
@@ -116,7 +116,7 @@ def _axes(
 
 
 def _run(bits: Array) -> tuple[int, int]:
-    """How many elements from the first on are equally far apart, and how far."""
+    """The number of elements from the first on at equal distances, and the distance."""
     stride = int(bits[1]) - int(bits[0])
     for start in range(0, len(bits) - 1, _CHUNK):
         other = np.diff(bits[start : start + _CHUNK + 1]) != stride
@@ -126,15 +126,14 @@ def _run(bits: Array) -> tuple[int, int]:
 
 
 _NONE = Constant(0.0)
-"""The initializer, which nobody asks."""
+"""The initializer, which is never called."""
 
 
 class ConstantArray(ParamStorage):
-    """Memory with a read-only array, as it is or as kernels want it.
+    """Memory with a read-only array, as it is or in the order of kernels.
 
-    Where a program has the same numbers in another order, the array need not be there as well:
-    `let_go` drops it, and the next one who asks for it has it put together again. What is
-    ``pinned`` is read as it is.
+    If a program has the same numbers in another order, the array need not be in memory too:
+    `let_go` drops it, and the next access restores it. A ``pinned`` array is read as it is.
     """
 
     __slots__ = ("_laid_out", "_like", "_order", "array", "pinned")
@@ -154,7 +153,7 @@ class ConstantArray(ParamStorage):
 
     @property
     def filled(self) -> bool:
-        """Whether there is an array, in whatever order."""
+        """Whether there is an array, in any order."""
         return self.array is not None or self._laid_out is not None
 
     @property
@@ -162,14 +161,14 @@ class ConstantArray(ParamStorage):
         return self._like.dtype
 
     def replace(self, name: str, array: Array) -> None:
-        """Take ``array`` for the constant's own."""
+        """Take over ``array``."""
         array = np.ascontiguousarray(array)
         array.flags.writeable = False
         self._like = np.broadcast_to(np.empty((), array.dtype), array.shape)
         self.array = array
 
     def lend(self) -> Array:
-        """The array, put together from where a program has it."""
+        """The array, restored from a program's order if necessary."""
         array = self.array
         if array is None:
             assert self._laid_out is not None
@@ -190,11 +189,11 @@ class ConstantArray(ParamStorage):
         return [array for array in (self.array, self._laid_out) if array is not None]
 
     def is_among(self, roots: Collection[int]) -> bool:
-        """Whether the array, as it is, has one of these ids."""
+        """Whether the array, in its original order, has one of these ids."""
         return self.array is not None and id(root_of(self.array)) in roots
 
     def found(self, memory: Array, numbers: Array) -> None:
-        """Know that ``memory`` may hold the elements whose `numbered` ones are ``numbers``."""
+        """Note that ``memory`` may have the elements in the order given by ``numbers``."""
         order = None if self._laid_out is not None else order_of(numbers, self._like.size)
         if order is not None:
             laid_out, bits = memory.view(self.dtype), np.dtype(np.uint32)
@@ -203,7 +202,7 @@ class ConstantArray(ParamStorage):
                 self._laid_out, self._order = laid_out, order
 
     def let_go(self) -> None:
-        """Drop the array if it can be put together again; of a pinned one drop the other order."""
+        """Drop the array if it can be restored; for a pinned array drop the other order."""
         if self.pinned:
             self._laid_out = None
         elif self._laid_out is not None:
@@ -217,21 +216,21 @@ class ConstantArray(ParamStorage):
 
 
 def constant(name: str, shape: Shape, array: Array | None = None) -> Param:
-    """A parameter that nobody trains, of ``array``; None leaves it to be filled."""
+    """An untrained parameter with ``array``; None leaves it to be filled."""
     made = Param(ParamSpec(name), shape, _NONE, trainable=False)
     made.storage = ConstantArray(array)
     return made
 
 
 def array_of(param: Param) -> ConstantArray:
-    """Where a `constant` is kept."""
+    """The storage of a `constant`."""
     return cast("ConstantArray", param.storage)
 
 
 class FoldedConvolution(Layer):
-    """A convolution by one kernel with what follows it: the sum with another array, a relu.
+    """A convolution, and the following sum with another array and relu, by one kernel.
 
-    ``sum_layer`` is the `Add` that it does, whose other input comes second.
+    ``sum_layer`` is the `Add` that it includes, whose other input comes second.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ class FoldedConvolution(Layer):
         self.sum_layer, self.relu = sum_layer, relu
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The outputs."""
+        """Return the outputs."""
         x, other = (x, None) if self.sum_layer is None else x
         weight, bias = ctx.params["weight"], ctx.params.get("bias")
         channels = x.shape[1]
@@ -260,7 +259,7 @@ class FoldedConvolution(Layer):
         if other is None or len(other) == len(x):
             made: Array = ctx.ops.conv2d_constant(*given, self.relu, other)
             return made
-        # The sum has an error of its own for such.
+        # The sum raises its own error for unequal batch sizes.
         assert self.sum_layer is not None
         return self.sum_layer.forward(ctx, [ctx.ops.conv2d_constant(*given), other])
 
@@ -276,7 +275,7 @@ class ConstantDense(Layer):
         self.params = dict(params)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The outputs."""
+        """Return the outputs."""
         weight = ctx.params["weight"].T if self.transposed else ctx.params["weight"]
         bias = ctx.params.get("bias")
         y: Array = ctx.ops.affine_constant(as_rows(x), weight, bias, self.relu)
@@ -284,20 +283,20 @@ class ConstantDense(Layer):
 
 
 def foldable(plan: Plan) -> dict[str, str]:
-    """The normalisations that may go into the weight of a convolution, with its name."""
+    """The normalisations that can be folded into a convolution, with its name."""
     return {norm.name: conv.name for _, (conv, norm) in fusions_of(plan, [_NORMALISED])}
 
 
 def fold_norms(plan: Plan, norms: Mapping[str, str]) -> Plan:
-    """The plan with ``norms``, some of those that `foldable` tells, in their convolutions."""
+    """The plan with ``norms``, some of `foldable`, folded into their convolutions."""
     found = fusions_of(plan, [_NORMALISED])
     return rewritten(plan, [(fusion, row) for fusion, row in found if row[1].name in norms])
 
 
 def for_constants(plan: Plan) -> Plan:
-    """The plan with a sum of two and a relu after a convolution done by its kernel.
+    """The plan with sums of two and relus after a convolution computed by its kernel.
 
-    Weights of convolutions and of products are laid out for these.
+    Weights of convolutions and of products are laid out for these kernels.
     """
     sparse = {slot for step in plan.steps if step.layer.traits.sparse for slot in step.out_slots}
     found = fusions_of(plan, CONSTANT_FUSIONS)
@@ -311,12 +310,12 @@ def _is_sum_of_two(step: NodeStep) -> bool:
 
 
 def _is_one_of(step: NodeStep, *kinds: type) -> bool:
-    """Whether the layer is of one of these very classes."""
+    """Whether the layer's class is exactly one of these."""
     return type(step.layer) in kinds
 
 
 def _is_convolution(step: NodeStep) -> bool:
-    """Whether one kernel does the layer: what pads otherwise than by zeros is two."""
+    """Whether one kernel computes the layer: padding other than zeros needs two."""
     plain = getattr(step.layer, "padding_mode", "zeros") == "zeros"
     return plain and _is_one_of(step, Conv2D, DepthwiseConv2D) and not step.many_in
 
@@ -334,7 +333,7 @@ def _is_prepared(step: NodeStep) -> bool:
 
 
 def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
-    """Weight and bias of a convolution with the normalisation in them, or room for both."""
+    """Weight and bias of a convolution with the folded normalisation, or places for both."""
     given, by = conv.layer.params, norm.layer.params
     name = f"{conv.name}+{norm.name}"
     shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
@@ -386,13 +385,13 @@ CONSTANT_FUSIONS = (
 
 
 _FLOAT = 4
-"""Bytes of the type whose arrays are looked for in other orders."""
+"""The item size of arrays that are recognised in other orders."""
 
 
 class Constants:
-    """The constants of a predictor, and what its programs made of them, equal arrays once.
+    """The constants of a predictor, and its programs' results of them, equal arrays once.
 
-    A constant that a program has in another order is kept in that order alone.
+    A constant that a program has in another order is stored in that order alone.
     """
 
     def __init__(self, constants: Iterable[Param]) -> None:
@@ -403,11 +402,11 @@ class Constants:
         self.lock = free_in_children(threading.RLock())
 
     def named(self) -> dict[str, Param]:
-        """By name."""
+        """The constants by name."""
         return {each.name: each for each in self.all}
 
     def hold_nan(self) -> bool:
-        """Whether any number is none."""
+        """Whether any constant contains NaN."""
         return any(np.isnan(each.value).any() for each in self.all)
 
     def shared(self, made: Array) -> Array:
@@ -420,12 +419,12 @@ class Constants:
         return made
 
     def let_go(self) -> None:
-        """Drop what was put together for somebody who is done with it."""
+        """Drop restored arrays that are not used any more."""
         for each in self.all:
             array_of(each).let_go()
 
     def settle(self, read: Iterable[Array], in_python: Collection[int]) -> None:
-        """Let go of what lies elsewhere, but for what programs ``read`` as it is.
+        """Drop arrays that exist in another order, except the ones that programs ``read``.
 
         ``in_python`` are ids of constants that the Python of layers reads.
         """
@@ -437,9 +436,9 @@ class Constants:
 
 
 def make_constants(tape: Tape, constants: Constants) -> None:
-    """Run the calls that read only constants, and keep their results in place of the calls.
+    """Run the calls that read only constants, and replace them by their results.
 
-    Constants are ``constants``, those of the recording itself, and what is computed from them.
+    Constants are ``constants``, the recording's own constants, and results computed from them.
     """
     given = _tokens(tape, constants)
     calls = _of_constants(tape, given)
@@ -454,13 +453,13 @@ def make_constants(tape: Tape, constants: Constants) -> None:
         made.memory[token] = constants.shared(made.memory[token])
         _find_order(tape, calls, writers, token, given, made)
         tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
-    # What only those calls have read is not to be held.
+    # Arrays that only those calls have read are dropped.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
     tape.outside |= {ref: made.array(ref) for ref in read if made.has(ref.token)}
 
 
 class _ConstantMemory:
-    """The memory of what constant calls write; ``given`` stands in for memory from outside."""
+    """The memory that constant calls write; ``given`` replaces memory from outside."""
 
     def __init__(self, tape: Tape, given: Mapping[int, Array] | None = None) -> None:
         self._tape = tape
@@ -472,7 +471,7 @@ class _ConstantMemory:
         return token in self.memory
 
     def run(self, call: Call) -> None:
-        """Make the call."""
+        """Run the call."""
         ready_call(call, self.array)()
 
     def array(self, ref: Ref) -> Array:
@@ -488,10 +487,10 @@ class _ConstantMemory:
 
 
 def _aligned(nbytes: int) -> Array:
-    # Zeros, since what fills an axis up may be left as it is.
+    # Zeros, since calls may not write the padding.
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -address(raw) % ALIGNMENT
-    # The memory as an array that can be referred to weakly, and not the one around it.
+    # An array of the aligned part, which weak references can refer to.
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
 
 
@@ -522,7 +521,7 @@ def _find_order(
     given: Mapping[int, ConstantArray],
     made: _ConstantMemory,
 ) -> None:
-    """Tell the constant of which ``token`` holds the numbers, if it is one and holds but these."""
+    """Note the order of a constant whose numbers alone are in ``token``, if there is one."""
     needed, mine = {token}, list[Call]()
     # The calls that matter, the last one first, each perhaps several times.
     later = [-number for number in writers.get(token, ())]
@@ -554,7 +553,7 @@ def _find_order(
 
 
 def _of_constants(tape: Tape, constant: Collection[int]) -> list[Call]:
-    """The calls whose operands are constant and that alone write what they write."""
+    """The calls with constant operands that are the only writers of their results."""
     writers = _writers(tape.calls)
     given = {
         number
