@@ -71,7 +71,7 @@ class Program:
                 "net.record",
                 expected="a net that runs FeedForwardNet's own forward and backward",
                 received=f"a {type(net).__name__} that overrides them",
-                advice="call net.step, which does as they say",
+                advice="call net.step, which calls these methods",
             )
         self.net = net
         self.optimizer = optimizer
@@ -89,7 +89,7 @@ class Program:
 
     @property
     def notes(self) -> list[str]:
-        """The Python steps of the program, and why they are."""
+        """The Python steps of the program, with reasons."""
         return list(self._replay.notes)
 
     def run(
@@ -99,7 +99,7 @@ class Program:
 
         ``x``, ``y`` and ``sample_weight`` are inputs, targets and weights of samples, as for
         `net.step`. ``timed`` measures every kernel for `report`. Errors: other shapes or a changed
-        net without ``rerecord``; another thread than the one that recorded.
+        net without ``rerecord``; a thread other than the recording one.
         """
         feed = self._feed(x)
         self._expect_recorded(feed, y, sample_weight)
@@ -167,10 +167,10 @@ class Program:
         return () if self.optimizer is None else UpdateChain(self.optimizer).case()
 
     def _expect_recorded(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
-        """Record again, or refuse, where the program does not fit.
+        """Record again, or refuse, if the program is not valid.
 
-        An optimizer whose steps differ, such as the last of several micro-batches, has one for
-        each kind, which is recorded when it comes.
+        An optimizer whose steps differ, such as the last of several micro-batches, has one program
+        for each kind, recorded at its first step.
         """
         shapes, beside = shapes_of_feed(feed), shapes_of_targets(y, weight)
         here = self._thread == threading.get_ident()
@@ -220,7 +220,7 @@ class Program:
 
 
 def _told(shapes: Sequence[Any]) -> str:
-    """Names with shapes and types, of what `shapes_of_feed` gave."""
+    """Names with shapes and types from `shapes_of_feed`, as text."""
     told = []
     for name, *rest in shapes:
         parts = rest if isinstance(rest[0][0], tuple) else [rest]
@@ -231,7 +231,7 @@ def _told(shapes: Sequence[Any]) -> str:
 
 
 def _told_beside(parts: Sequence[Any]) -> str:
-    """Shapes and types of targets and weights, of what `shapes_of_targets` gave."""
+    """Shapes and types of targets and weights from `shapes_of_targets`, as text."""
     told = [p.__name__ if isinstance(p, type) else f"{p[0]} {np.dtype(p[2])}" for p in parts]
     *targets, weights = told
     return f"{', '.join(targets)} with {'no' if weights == 'NoneType' else weights} weights"
