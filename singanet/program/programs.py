@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 _NO_WAIT = WarmUpPolicy()
 _RECORDS = Capabilities(records=True)
 CAPACITY = 8
-"""Programs that a net keeps: full and last batches, of training, validation and inference.
+"""The maximum number of programs of a net.
 
-Of a decoder's reads it keeps four times as many.
+They are for full and last batches, in training, validation and inference. A decoder's reads may be
+four times as many.
 """
 
 
@@ -81,11 +82,11 @@ class Programs:
         self.enabled = enabled
         self.at_once = False
         self._recomputer = Recomputer(recompute)
-        # By what was called with which arrays. Steps of an optimizer that accumulates take turns:
-        # the guard of each of their programs tells whose turn it is.
+        # By kind of call and arrays. An accumulating optimizer has several programs per key: their
+        # guards select one.
         self._known: dict[Any, list[Replay]] = {}
         self._uses = count()
-        # Calls that came, and whether the last one of each was its first.
+        # The calls so far, and whether the last one of each was its first.
         self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, WarmUpPolicy] = {}
@@ -97,9 +98,10 @@ class Programs:
         self._orders: dict[int, Order] = {}
         self._held: list[NarrowWeights] = []
         self._held_at: tuple[int, int] = (-1, -1)
-        # Held while what is known is changed: threads may predict with one net.
+        # The lock for changes of the caches: threads may predict with one net.
         self._changing = free_in_children(threading.Lock())
-        # The thread whose step is under way: what it calls, such as a measure, cannot step.
+        # The thread that runs a step: functions that the step calls, such as a measure, cannot
+        # step.
         self._stepping: int | None = None
 
     def __repr__(self) -> str:
@@ -108,7 +110,7 @@ class Programs:
         return shown("Programs", settings, f"{count} recorded")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
-        """None of them: they belong to the arrays of the net that was copied."""
+        """Return programs without recordings, which belong to the arrays of the copied net."""
         made = Programs(self.enabled, self.recompute, self.can.holds)
         made.at_once = self.at_once
         return made
@@ -117,7 +119,7 @@ class Programs:
         return (Programs, (self.enabled, self.recompute, self.can.holds))
 
     def hold(self, held: bool) -> None:
-        """Carry out a net whose weights are ``held`` in fewer bits, or one whose are arrays."""
+        """Run a net whose weights are narrow if ``held``, else one whose weights are arrays."""
         if held == self.can.holds:
             return
         if held:
@@ -131,9 +133,9 @@ class Programs:
 
     @property
     def recompute(self) -> Recompute:
-        """The level at which training steps recompute, see `FeedForwardNet.record`.
+        """The level of recomputation of training steps, see `FeedForwardNet.record`.
 
-        Errors: what is no level.
+        Errors: an unknown level.
         """
         return self._recomputer.level
 
@@ -142,22 +144,22 @@ class Programs:
         self._recomputer.level = self.level("net.programs", value)
 
     def follow(self, other: Programs) -> None:
-        """Be set as ``other`` is."""
+        """Copy the settings of ``other``."""
         self.enabled, self._recomputer.level = other.enabled, other._recomputer.level
         self.hold(other.can.holds)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """Return ``value``, or for None the level of these programs.
 
-        ``where`` names the argument in errors. Errors: `ArgumentError` for another level.
+        ``where`` is the argument's name in errors. Errors: `ArgumentError` for another level.
         """
         from singanet.program.recompute import checked_recompute
 
         return self.recompute if value is None else checked_recompute(where, value)
 
     def _records_at_once(self, net: Net) -> bool:
-        """Whether a call is recorded when it first comes."""
-        # The layers would not round what programs store.
+        """Whether a call is recorded at its first run."""
+        # The layers would not round the arrays that programs store in bfloat16.
         return self.at_once or getattr(net.device.ops, "stores", False)
 
     def evaluate(
@@ -172,7 +174,7 @@ class Programs:
         With a plan ``other`` than the net's, the layers run.
         """
         if other is not None and self.at_once:
-            # What the layers make would lie beside the arena of the steps.
+            # The layers' arrays would be in memory in addition to the arena of the steps.
             self._let_go()
             self._arena.clear()
             trim()
@@ -236,7 +238,7 @@ class Programs:
         """
         if other is not None:
             return self._layers.forward(net, feed, asked, other=other)
-        # The order of sums, and so the last bit, depends on how gradients lie.
+        # The order of sums, and so the last bit, depends on the gradients' layouts.
         orders = {slot: self._orders.get(slot) for slot in output_slots(net._execution_plan())}
         found = None
         if not asked:
@@ -254,7 +256,7 @@ class Programs:
         return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked)
 
     def _walked(self, slot_grads: Mapping[int, Array]) -> None:
-        """Remember how the gradients lay that a walk by the layers started from."""
+        """Store the layouts of the gradients that a walk by the layers started from."""
         for slot, grad in slot_grads.items():
             order = order_of(grad)
             self._orders[slot] = order if is_dense(order) else None
@@ -271,8 +273,8 @@ class Programs:
             self._stepping = None
 
     def _expect_no_step_below(self) -> None:
-        """Refuse a step that another one of this thread has called, by its measure or so."""
-        # An interrupt may have come between the end of a step and its being noted.
+        """Refuse a step inside another one of this thread, such as by its measure."""
+        # An interrupt may have come between the end of a step and the reset of the flag.
         frame: Any = sys._getframe(1)
         code = frame.f_code
         while frame := frame.f_back:
@@ -290,10 +292,10 @@ class Programs:
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
         if net.executor is not self:
-            # A stage has put the net where another one carries it out.
+            # A stage has given the net another executor.
             return net.executor.step(net, request)
         of_step = self._key_of_step(net, request)
-        # Arrays like those that were fed need no conversion.
+        # Arrays of the recorded kinds need no conversion.
         key = of_step, facts(x)
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
@@ -303,7 +305,7 @@ class Programs:
                 by_layers = on_layer is not None or chain.knows_norm()
                 key = of_step, facts_of_feed(feed)
                 first = not by_layers and self._was_first(key, chain.case())
-                # Passes of their own for steps that no program may ever make.
+                # Recorded passes for steps that no program can contain.
                 alone = by_layers or chain._holds_all or bool(chain.reducers)
                 forward = self.forward if alone else self._layers.forward
                 run = forward_of_step(forward, net, feed, request, chain)
@@ -354,7 +356,7 @@ class Programs:
             (self._key_of_step(net, request), facts_of_feed(feed)),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
-            # A step by the layers would take the memory that is not to be taken.
+            # A step by the layers would exceed the memory limit.
             at_once=self.recompute != "none",
             recompute=self.recompute,
             case=case,
@@ -367,17 +369,17 @@ class Programs:
 
     @property
     def notes(self) -> list[str]:
-        """The Python steps of the programs, and why they are."""
+        """The Python steps of the programs, with reasons."""
         told = [note for _, replay in self._every() for note in replay.notes]
         return list(dict.fromkeys(told))
 
     @property
     def refusals(self) -> list[str]:
-        """Why calls are not recorded, where they are not."""
+        """The reasons why calls are not recorded."""
         return [reason for reason, _ in self._refused.values()]
 
     def clear(self) -> None:
-        """Forget every program, and give the arena back."""
+        """Forget every program, and free the arena."""
         self._known.clear()
         self._seen.clear()
         self._refused.clear()
@@ -393,7 +395,7 @@ class Programs:
     def _known_to_hold(self, net: Net, key: Any) -> Replay | None:
         """The program of ``key`` that is the net's as it is now, counted as used once more."""
         if self.can.holds:
-            # What was changed in arrays that were lent, kernels read as it is held.
+            # Kernels read the narrow weights, so changes of float32 copies are stored first.
             for storage in self._narrow(net):
                 storage.settle(None)
         for program in self._known.get(key, ()):
@@ -403,10 +405,10 @@ class Programs:
         return None
 
     def _narrow(self, net: Net) -> list[NarrowWeights]:
-        """The weights that are held in fewer bits, gathered anew after a change."""
+        """The narrow weights, found again after a change."""
         known = net.version, changes.now
         if self._held_at != known:
-            # It loads all formats of files.
+            # Imported late: it imports all file formats.
             from singanet.params.narrow import NarrowWeights
 
             kept = [param.storage for param in net.params()]
@@ -425,7 +427,7 @@ class Programs:
         plan: Plan | None = None,
         case: Hashable = (),
     ) -> Replay | None:
-        """The program of ``key``, recorded now where the same call came before or ``at_once``.
+        """The program of ``key``, recorded now if the call came before or ``at_once``.
 
         Calls of one key that need programs of their own differ in their ``case``.
         """
@@ -438,7 +440,7 @@ class Programs:
         this = key, case
         for program in self._known.get(key, ()):
             if program.lost and program.case != case:
-                # It would keep the arrays, of which there are new ones.
+                # It refers to the old arrays, which new ones have replaced.
                 self._drop(key, program)
         if self._is_refused(this):
             return None
@@ -453,7 +455,7 @@ class Programs:
             return None
         from singanet.program.replay.replay import recorded
 
-        # Its arrays hold nothing, and would leave holes that kernels' own memory is spread over.
+        # Its arrays have no values; freed, they would fragment the memory of kernels.
         with large_arrays_apart():
             made = recorded(net, record, optimizer, recompute, plan)
         if isinstance(made, str):
@@ -464,7 +466,7 @@ class Programs:
         made.use(next(self._uses))
         with self._changing:
             self._known.setdefault(key, []).append(made)
-        # Reads of a decoder come in more shapes, and are no reason to drop steps.
+        # Reads of a decoder have more shapes, and do not displace steps.
         reads = key[0] == "read"
         every = [each for each in self._every() if (each[0][0] == "read") == reads]
         if len(every) > (4 * CAPACITY if reads else CAPACITY):
@@ -481,14 +483,14 @@ class Programs:
                 self._known.pop(key, None)
 
     def _was_first(self, key: Any, case: Hashable = ()) -> bool:
-        """Whether the call came now for the first time, and a program of it will find room."""
+        """Whether the call came for the first time, and a program of it has room."""
         return self.enabled and len(self._seen) <= CAPACITY and self._seen.get((key, case), False)
 
     def _before_recording(self, first: bool) -> AbstractContextManager[None]:
-        """Around a call by the layers: the ``first`` one gives back at once what it frees.
+        """A block around a call by the layers; at the ``first`` call its memory is freed at once.
 
-        A program follows that needs none of it, and the C library's holes are told by nobody. Nor
-        does it run beside the arena of others, such as those of other micro-batches. Later calls by
+        The program that follows needs none of it, and holes in the C library's heap are not
+        counted. The arenas of others, such as other micro-batches, are freed too. Later calls by
         the layers reuse memory, which is faster.
         """
         if not first:
@@ -498,7 +500,7 @@ class Programs:
         return large_arrays_apart()
 
     def _is_new(self, key: Any) -> bool:
-        """Whether such a call comes for the first time, as far as is remembered."""
+        """Whether the call comes for the first time, among the cached ones."""
         with self._changing:
             new = key not in self._seen
             self._seen[key] = new
@@ -513,13 +515,13 @@ class Programs:
         if seen == changes.now:
             return True
         if seen is not None:
-            # Another try after a while; until then it is told why there is no program.
+            # Try again after a while; until then the reason stays.
             self._refused[key] = why, None
             self._waits.setdefault(key, WarmUpPolicy()).start(0)
         return False
 
     def take(self, program: Replay) -> Array:
-        """Memory for ``program``; until it is given back nobody else has it."""
+        """Memory for ``program``; until it is given back no other program gets it."""
         lowering = program.recording.lowering
         if type(lowering) is not self._backend:
             # The net was moved: the arena is another device's.
@@ -531,7 +533,7 @@ class Programs:
         )
 
     def _let_go(self) -> None:
-        """Let every program forget the memory that it was bound to."""
+        """Unbind every program from its memory."""
         for _, program in self._every():
             program.forget()
 
