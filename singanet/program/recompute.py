@@ -1,7 +1,7 @@
 """Recomputation in a program.
 
-Between the passes of a caller's own loop parameters may change in place. Kernels of the way back
-see that, as they do by the layers; those of the forward pass that run again for it must not.
+In a caller's own loop parameters may change in place between forward and backward. Kernels of the
+backward see the changes, as by the layers; forward kernels that run again for it must not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__: list[str] = []
 def with_kept_parameters(
     calls: Sequence[Call], tokens: list[Token], outside: dict[Ref, Array]
 ) -> list[Call]:
-    """``calls`` whose forward kernels read copies of what lies outside, or run once.
+    """``calls`` whose forward kernels read copies of arrays outside, or run once.
 
     The copies are added to ``tokens`` and made after the first mark.
     """
@@ -86,13 +86,13 @@ def _nbytes(ref: Ref) -> int:
 
 
 _SMALL = 16
-"""Values smaller than a layer's largest by this factor stay: statistics, for example."""
+"""Values smaller than a layer's largest by this factor are saved, such as statistics."""
 
 
 class RecordedUnits(NamedTuple):
-    """Units, the ``kernels`` of each, and the kernel with which its backward ``begins``.
+    """Units, the ``kernels`` of each, and the kernel at which its backward ``begins``.
 
-    Units with small values are left out: these stay. The kernels in ``once`` must not run twice.
+    Small values are not in the units: they are saved. The kernels in ``once`` must not run twice.
     """
 
     units: Units
@@ -101,7 +101,7 @@ class RecordedUnits(NamedTuple):
     once: frozenset[int]
 
     def keeping(self, kernel: int) -> RecordedUnits:
-        """The same, but the unit of ``kernel``, if there is one, does not run again."""
+        """The same, but the unit of ``kernel``, if any, does not run again."""
         units = [
             unit._replace(again=False) if kernel in own else unit
             for unit, own in zip(self.units.units, self.kernels, strict=True)
@@ -116,11 +116,11 @@ def traced_units(
     touched: Sequence[int],
     wishes: Mapping[str, bool | None],
 ) -> list[RecordedUnits]:
-    """``kernels`` by layers, whose ``wishes`` are to be recomputed, or not, or either.
+    """``kernels`` by layers; ``wishes`` are the layers' settings of recompute.
 
-    ``passes`` tells for each kernel how often it goes over its operands, ``touched`` the bytes of
-    these. A step that takes the norm of all gradients first goes forward and backward twice: one
-    of these for each.
+    ``passes`` has for each kernel the number of passes over its operands, ``touched`` the bytes of
+    these. A step that takes the norm of all gradients first runs forward and backward twice, and
+    gives two results.
     """
     changes = [
         k
@@ -155,7 +155,7 @@ class _Builder:
         phases = (k for k in range(first, last) if kernels[k].phase != "forward")
         self.turn = next(phases, last)
         number: dict[str, int] = {}
-        # Which unit a kernel belongs to; those of the loss go with the last one.
+        # The unit of each kernel; kernels of the loss are in the last one.
         self.unit_of = {
             k: number.setdefault(kernels[k].layer, len(number)) for k in range(first, self.turn)
         }
@@ -186,13 +186,13 @@ class _Builder:
             if kernels[at].barrier:
                 seen[at >= turn].update(used)
         forward: set[int] = set()
-        # A layer's own Python may keep what it has seen for its way back, where it lay.
+        # A layer's own Python may refer to its arrays for the backward, at their places.
         once: set[int] = seen[0] & seen[1]
         for at in forwards:
             forward.update(kernels[at].writes)
             if not repeatable[at]:
                 once.update(kernels[at].writes)
-        # What other units, or the way back, need; all else is scratch.
+        # The values that other units or the backward need; the rest is scratch.
         values = {b for b in forward if self.buffers[b].planned and len(users[b]) > 1}
         count = range(len(self.names))
         reads: list[set[int]] = [set() for _ in count]
@@ -234,7 +234,7 @@ class _Builder:
         return RecordedUnits(Units(units, self.sizes), runs, self._begins(), once_only)
 
     def _begins(self) -> list[int]:
-        """Before which kernel each unit goes backward; one that does not: the next that does."""
+        """The first kernel of each unit's backward; without one, the next unit's."""
         first: dict[int, int] = {}
         for at in range(self.turn, self.last):
             first.setdefault(self.unit_of[at], at)
@@ -247,9 +247,9 @@ class _Builder:
     def _needed(
         self, own: Sequence[int], values: set[int], stay: set[int], repeatable: Mapping[int, bool]
     ) -> list[int]:
-        """The kernels among ``own``, those of a unit, that make ``values`` but what may ``stay``.
+        """The kernels among a unit's ``own`` that compute ``values`` other than ``stay``.
 
-        What else they do, such as moving running statistics, happens once.
+        Other effects, such as updating running statistics, happen once.
         """
         needed = {b for at in own for b in self.kernels[at].writes if b in values} - stay
         found = []
@@ -260,7 +260,7 @@ class _Builder:
         return found[::-1]
 
     def _beside(self, values: set[int]) -> tuple[list[int], list[int]]:
-        """For each unit the most bytes at a time that are no values: forward, and backward."""
+        """The peaks of each unit's bytes without values: forward, and backward."""
         lives = shared_memory(self.kernels, self.buffers).lives
         lives.size[list(values)] = 0
         live = lives.live(len(self.kernels) + 2, -1)[1:-1]
@@ -273,7 +273,7 @@ class _Builder:
 
 
 _DEEPEST = 500
-"""Calls that one may need to run again beside it, one for the other."""
+"""The maximum depth of calls that run again for each other."""
 
 
 class CannotRepeatError(Exception):
@@ -289,9 +289,9 @@ def with_runs(
     runs: Sequence[tuple[RecordedUnits, Mapping[int, Sequence[int]]]],
     tokens: list[Token],
 ) -> list[Call]:
-    """``calls`` where before the backward of a unit others run once more, by their numbers.
+    """``calls`` with further runs of units before the backward of a unit, by their numbers.
 
-    What they write then is added to ``tokens``. Raises `CannotRepeatError`.
+    Their results are added to ``tokens``. Raises `CannotRepeatError`.
     """
     before: dict[int, list[int]] = {}
     once: frozenset[int] = frozenset()
@@ -312,11 +312,11 @@ def with_runs(
 
 
 class _GoneError(Exception):
-    """The value that a call has read is lost."""
+    """A value that a call reads is lost."""
 
 
 class _Writer:
-    """Writes calls down, and knows what lies where: by token, whose work each copy holds."""
+    """Writes calls, and tracks the copies of each token: which kernel's result each one has."""
 
     def __init__(self, calls: Sequence[Call], once: frozenset[int], tokens: list[Token]) -> None:
         self.calls, self.once, self.tokens = calls, once, tokens
@@ -330,11 +330,11 @@ class _Writer:
             self._reads.append(tuple(dict.fromkeys(reads)))
             self._found.append({token: written.get(token, -1) for token in self._reads[-1]})
             written.update(dict.fromkeys(call.writes, at))
-        # Newest first: (where, whose work it holds).
+        # Newest first: (token, kernel whose result it has).
         self._copies: dict[int, list[tuple[int, int]]] = {}
 
     def go_on(self, at: int) -> None:
-        """The next of the calls, which reads the newest of what is the same."""
+        """Write the next call, which reads the newest copy of each value."""
         call = self.calls[at]
         led = {token: self._where(token, at) for token in self._reads[at] if token in self._copies}
         for token in call.writes:
@@ -344,7 +344,7 @@ class _Writer:
         self.made.append(_led(call, led) if led else call)
 
     def run(self, at: int, depth: int = 0) -> None:
-        """Kernel ``at`` once more, after the kernels that make its lost inputs anew."""
+        """Run kernel ``at`` again, after the kernels of its lost inputs."""
         if at < 0 or at in self.once or depth > _DEEPEST:
             raise _GoneError
         call = self.calls[at]
@@ -365,7 +365,7 @@ class _Writer:
         self.made.append(replace(made, phase="recompute"))
 
     def _is_there(self, token: int, at: int) -> bool:
-        """Whether what kernel ``at`` has read from ``token`` is still somewhere."""
+        """Whether the value that kernel ``at`` has read from ``token`` still exists."""
         copies = self._copies.get(token)
         wanted = self._found[at][token]
         return wanted == -1 if copies is None else any(held == wanted for _, held in copies)
@@ -380,7 +380,7 @@ class _Writer:
         raise _GoneError
 
     def _note(self, token: int, where: int, at: int) -> None:
-        """``where`` holds the work of kernel ``at`` now."""
+        """Note that ``where`` has the result of kernel ``at`` now."""
         others = [copy for copy in self._copies.get(token, ()) if copy[0] != where]
         self._copies[token] = [(where, at), *others]
 
@@ -392,7 +392,7 @@ def without_unread(calls: Sequence[Call]) -> list[Call]:
     for call in reversed(calls):
         if call.phase == "recompute" and read.isdisjoint(call.writes):
             continue
-        # What is overwritten whole is not needed from before.
+        # Earlier contents of a wholly overwritten token are not needed.
         if call.phase == "recompute":
             read.difference_update(set(call.writes) - set(call.partly) - set(call.reads))
         read.update(call.reads, call.partly)
@@ -410,14 +410,14 @@ def _led(call: Call, led: Mapping[int, int]) -> Call:
 Recompute = Level
 
 _TRIES = 8
-"""Plans tried for a number of bytes: an arena takes a little other than the model of its units."""
+"""Plans tried for a number of bytes: an arena differs a little from the model of its units."""
 
 _APART = 0.985
-"""What the bytes of a target are of those of the one before, at most."""
+"""The maximum ratio of the bytes of consecutive targets."""
 
 
 def checked_recompute(where: str, value: object) -> Recompute:
-    """``value``, if it is a level. Errors: anything else."""
+    """``value``, if it is a level. Errors: any other value."""
     if isinstance(value, str) and value in WHYS:
         return cast("Recompute", str(value))
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value > 0:
@@ -426,7 +426,7 @@ def checked_recompute(where: str, value: object) -> Recompute:
         f"{where}, recompute",
         expected=f"{', '.join(map(repr, WHYS))}, or the bytes that the arena may take",
         received=brief(value),
-        advice="start with recompute='cheap'; program.report() tells what it saves",
+        advice="start with recompute='cheap'; program.report() shows the savings",
     )
 
 
@@ -435,19 +435,19 @@ class Planned(Protocol):
 
     @property
     def calls(self) -> list[Call]:
-        """In their order."""
+        """The calls in order."""
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The same, for planners."""
+        """The calls as kernels for planners."""
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The buffers that these read and write."""
+        """The buffers of the kernels."""
 
     @property
     def layout(self) -> Layout:
-        """Where it lies."""
+        """The layout of the buffers."""
 
 
 _P = TypeVar("_P", bound=Planned)
@@ -456,9 +456,9 @@ _P = TypeVar("_P", bound=Planned)
 def recomputed(
     kept: _P, choice: Choice, level: Recompute, lay_out: Callable[[list[Call]], _P]
 ) -> tuple[_P, tuple[Decision, ...]]:
-    """``kept``, or by ``choice`` calls that run again, which ``lay_out`` gives their places; why.
+    """``kept``, or calls that run again by ``choice``, laid out by ``lay_out``; and the decisions.
 
-    Errors: bytes in which the arena cannot be kept.
+    Errors: bytes that are too few for the arena.
     """
     asked = choice.asked
     if not asked and kept.layout.nbytes <= _bytes(level):
@@ -481,7 +481,7 @@ def recomputed(
 
 
 def worth(made: Planned, kept: Planned) -> bool:
-    """Whether what runs again takes fewer bytes."""
+    """Whether recomputation needs fewer bytes."""
     return made.layout.nbytes < kept.layout.nbytes
 
 
@@ -494,9 +494,9 @@ _Recorded = list[tuple[RecordedUnits, Plans]]
 
 
 class MemoryTarget(NamedTuple):
-    """What a step within a number of bytes of the arena comes to, before it is laid out.
+    """An estimate for a step within a number of bytes of the arena, before layout.
 
-    ``again`` calls run once more for each one that there is.
+    ``again`` is the ratio of further calls to all calls.
     """
 
     nbytes: int
@@ -504,9 +504,9 @@ class MemoryTarget(NamedTuple):
 
 
 class Choice:
-    """The calls of ``kept`` that can run again; it walks once or, for all gradients, twice.
+    """The calls of ``kept`` that can run again, in one walk or, for a norm, in two.
 
-    ``wishes`` are those of layers, by name, to be recomputed or not.
+    ``wishes`` are the settings of layers, by name, to be recomputed or not.
     """
 
     def __init__(
@@ -516,7 +516,7 @@ class Choice:
 
     @property
     def asked(self) -> bool:
-        """Whether a layer is to be recomputed."""
+        """Whether a layer has recompute=True."""
         return True in self._wishes.values()
 
     @cached_property
@@ -529,18 +529,18 @@ class Choice:
 
     @cached_property
     def _recorded(self) -> _Recorded:
-        """What is repeatable as far as the level that was asked for last has shown."""
+        """The repeatable units, as found for the last level."""
         return self._first
 
     @cached_property
     def _beside(self) -> int:
-        """Bytes by which the arena is above what units tell of it."""
+        """The bytes by which the arena exceeds the estimate by units."""
         told = (traced.units.peak(traced.units.kept()) for traced, _ in self._first)
         return self._kept.layout.nbytes - max(told, default=0)
 
     @cached_property
     def targets(self) -> list[MemoryTarget]:
-        """Bytes of the arena that can be asked for, the most first."""
+        """Possible bytes of the arena, the most first."""
         found: list[MemoryTarget] = []
         count = sum(call.parts for call in self._kept.calls)
         for goal in sorted({way.nbytes for _, plans in self._first for way in plans.ways})[::-1]:
@@ -557,8 +557,8 @@ class Choice:
         return sum(self._kept.calls[at].parts for at in kernels)
 
     def plans(self, level: Recompute, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
-        """Plans for ``level``, and why; ``reached`` are the bytes of those before."""
-        # What another level has found not to be repeatable tells nothing of this one.
+        """Plans for ``level``, and why; ``reached`` are the bytes of the earlier plans."""
+        # Units that could not repeat at another level may repeat at this one.
         self._recorded = self._first
         if not self._recorded:
             return
@@ -577,7 +577,7 @@ class Choice:
         yield partial(order_at, least), "least time within the bytes"
 
     def calls(self, plan: _Plan) -> list[Call]:
-        """The calls by ``plan``; what turns out not to be repeatable is kept."""
+        """The calls by ``plan``; units that cannot be repeated are saved."""
         while True:
             runs = [(traced, again_before(plan(plans))) for traced, plans in self._recorded]
             try:
@@ -599,12 +599,12 @@ def _plans(traced: RecordedUnits) -> Plans:
 
 
 class CannotKeepError(ArgumentError):
-    """An arena takes ``least`` bytes, however much is made again."""
+    """An arena takes ``least`` bytes, however much is recomputed."""
 
     def __init__(self, budget: int, least: int) -> None:
         super().__init__(
             "recompute",
-            expected=f"bytes that the arena can be kept in; the least found is {least:,}",
+            expected=f"enough bytes for the arena; the least found is {least:,}",
             received=f"{budget:,}",
-            advice="give it more, or take a smaller batch",
+            advice="allow more bytes, or use a smaller batch",
         )
