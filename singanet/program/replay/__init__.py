@@ -1,4 +1,4 @@
-"""Recordings bound to memory and run again, and how long they hold."""
+"""Recordings bound to memory and replayed, and their validity."""
 
 from __future__ import annotations
 
