@@ -57,7 +57,7 @@ class ReplayedPass(Pass):
         raise TypeError("a pass under way cannot be copied")
 
     def hand_out(self) -> dict[str, Any]:
-        """As `Pass`: the forward is replayed, and its outputs are new arrays."""
+        """Replay the forward and return its outputs as new arrays."""
         try:
             outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
         except BaseException:
@@ -96,7 +96,7 @@ class ReplayedPass(Pass):
     def _replayed(
         self, net: Net, slot_grads: dict[int, Array]
     ) -> Generator[LayerGradients, None, None]:
-        # The generator holds ``net``, which its caller may have let go.
+        # The generator's reference keeps ``net`` alive.
         dy, plan = {}, self.plan
         for name in plan.outputs:
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
@@ -111,14 +111,14 @@ class ReplayedPass(Pass):
                 run_all(before.calls)
                 grads, layer, names = segment.arrays
                 values = [self.program.values[name].value for name in names]
-                # Copies, since the arena serves the next layer; the caller may keep them.
+                # Copies, since the next layer reuses the arena.
                 yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
         finally:
             self.release()
 
 
 def owned(grad: Any) -> Any:
-    """A copy for the caller of an array in the arena, or of a source's."""
+    """A copy for the caller of a gradient in the arena, or of a source's rows."""
     return grad.now() if isinstance(grad, RowsSource) else grad.copy()
 
 
@@ -129,7 +129,7 @@ def replayed_gradients(
     take: Callable[[Replay], Array],
     give_back: Callable[[Array], None],
 ) -> Generator[LayerGradients, None, None]:
-    """The answers to what was ``asked``, as copies out of the arena."""
+    """Yield the ``asked`` gradients, as copies from the arena."""
     arena = take(program)
     try:
         bound = program.bound(arena)
