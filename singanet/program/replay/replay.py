@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """A place where the program meets its caller, and the calls up to the next such place.
+    """A mark, at which the caller fills or reads arrays, and the calls up to the next mark.
 
-    At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it gets them.
+    At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it reads them.
     """
 
     name: MarkName
@@ -60,8 +60,8 @@ class Segment(NamedTuple):
 class Bound:
     """The calls of a recording on the arrays of one arena, in segments.
 
-    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass both ways ``dy`` and
-    one of ``layers`` for each item as well.
+    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass also ``dy`` and one of
+    ``layers`` for each item.
     """
 
     def __init__(self, recording: Recording, arena: Array, loaded: Array | None = None) -> None:
@@ -85,7 +85,7 @@ class Bound:
         self.layers = [segment for segment in self.segments if segment.name == "layer"]
 
     def fill(self, x: Any) -> None:
-        """Copy ``x``, a dict or the array of a single input, to where the program is fed."""
+        """Copy ``x``, a dict or the array of a single input, to the program's inputs."""
         given = self.feed.arrays[0]
         if type(x) is dict:
             for name, target in given.items():
@@ -101,7 +101,7 @@ class Bound:
                 copy_into(x, target, self._lowering.fill)
 
     def fill_targets(self, y: Any, weight: Any) -> None:
-        """Copy targets and weights; what is no array a loss in Python is shown as it is."""
+        """Copy targets and weights; a Python loss gets other objects as they are."""
         targets, weights = self.feed.arrays[1]
         if type(targets) is np.ndarray:
             targets[...] = y
@@ -111,11 +111,11 @@ class Bound:
             copy_into(weight, weights, self._lowering.fill)
 
     def outside(self) -> list[tuple[Ref, Array]]:
-        """The arrays outside of the arena."""
+        """The arrays outside the arena."""
         return list(self._outside.items())
 
     def launches(self) -> Launches | None:
-        """What the host asks a device for at each replay; None where it computes itself."""
+        """The requests of a replay to a device; None if the host computes."""
         parts = [self._lowering.launches(segment.calls) for segment in self.segments]
         there = [part for part in parts if part is not None]
         return Launches.of_all(there) if there else None
@@ -137,15 +137,15 @@ class Bound:
 
 
 MUCH = 0.1
-"""The part of a step from which on its Python steps are told."""
+"""The fraction of a step from which a warning names its Python steps."""
 
 _PYTHON = frozenset(("python step", "loss"))
 _FIRST, _LAST = 2, 5
-"""The replays that are timed: not the first ones, which meet their memory for the first time."""
+"""The replays that are timed: not the first ones, which use their memory for the first time."""
 
 
 class PythonShare:
-    """Runs the calls of a step and times them, until it is known what Python steps take."""
+    """Runs the calls of a step and times them, until the share of Python steps is known."""
 
     def __init__(self, calls: Sequence[Call], notes: Sequence[str]) -> None:
         made = [call.function is not None for call in calls]
@@ -157,7 +157,7 @@ class PythonShare:
 
     @property
     def known(self) -> bool:
-        """Whether there is nothing left to time."""
+        """Whether no more replays are timed."""
         return not self._notes or self._replays >= _LAST
 
     def run(self, calls: Iterable[Ready]) -> None:
@@ -179,7 +179,7 @@ class PythonShare:
         if share > MUCH:
             warnings.warn(
                 f"net.step: Python steps take {share:.0%} of a recorded step "
-                f"({'; '.join(self._notes)}); net.programs.notes tells them",
+                f"({'; '.join(self._notes)}); net.programs.notes lists them",
                 stacklevel=users_level(),
             )
 
@@ -194,10 +194,10 @@ def run_all(calls: Iterable[Ready]) -> None:
 
 
 class Replay:
-    """The kernels of an evaluation, a training step or a pass both ways, with planned memory.
+    """The kernels of an evaluation, a training step or a pass, with planned memory.
 
-    ``notes`` tells what runs as a Python step and why, ``arena_bytes`` the memory to bind it to,
-    ``case`` which of several steps that an optimizer takes in turns it is.
+    ``notes`` lists the Python steps with reasons, ``arena_bytes`` is the size of its memory,
+    ``case`` the kind of step, if the optimizer has several.
     """
 
     def __init__(
@@ -218,10 +218,10 @@ class Replay:
         self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
-        # As long as it lives no other has its id, by which programs are known.
+        # The reference keeps its id, which is part of programs' keys, from being reused.
         self._optimizer = optimizer
         self.replays = self.used = 0
-        # What is planned begins at an aligned address.
+        # The arena starts at an aligned address.
         self.arena_bytes = self.recording.layout.nbytes + ALIGNMENT
         self.has_holes = self.recording.is_recurrent
         self._caches = recorder.caches
@@ -231,9 +231,9 @@ class Replay:
             self.recording.loads.forget = self.forget
 
     def stale(self, net: Net, begun: bool = False) -> str:
-        """The change of the net by which the program is no longer its; empty if there is none.
+        """The change by which the program is no longer valid; empty if there is none.
 
-        ``begun`` says that its forward pass was replayed already.
+        ``begun`` means that its forward was replayed already.
         """
         if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
@@ -244,12 +244,12 @@ class Replay:
 
     @property
     def lost(self) -> bool:
-        """Whether it is of arrays that the optimizer's state has no longer."""
+        """Whether it uses arrays that the optimizer's state has replaced."""
         return any(numbers.lost for numbers in self._numbers)
 
     @property
     def under_way(self) -> bool:
-        """Whether a step that was left by an error has others write to the arena still."""
+        """Whether other processes may still write to the arena after an error."""
         return self._reduction is not None and self._reduction.under_way
 
     def use(self, number: int) -> None:
@@ -262,7 +262,7 @@ class Replay:
         self._bound = None
 
     def bound(self, arena: Array) -> Bound:
-        """The program on ``arena``, as it was bound before where that is the same."""
+        """The program on ``arena``, bound again only if the arena has changed."""
         # Another thread may forget it at any time.
         bound, loads = self._bound, self.recording.loads
         loaded = None if loads is None else loads.claim()
@@ -298,7 +298,7 @@ class Replay:
             outputs: dict[str, Any] = self.outputs(arena, feed)
             return outputs
         finally:
-            # The program does not keep them.
+            # The program has no reference to them.
             self._caches.now = {}
 
     def step(
@@ -313,8 +313,8 @@ class Replay:
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before its updates.
 
-        ``x`` is a feed, or the array of a single input; arrays are like those recorded. ``run``
-        makes the calls, or each recorded one ``singly``.
+        ``x`` is a feed, or the array of a single input, of the recorded kinds. ``run`` makes the
+        calls, or each recorded call ``singly``.
         """
         bound = self.bound(arena)
         bound.fill(x)
@@ -348,7 +348,7 @@ class Replay:
             with self._loading(bound):
                 run(calls)
         except NotFiniteError:
-            # A step that is not taken.
+            # A skipped step.
             if before is not None:
                 before.restore()
             return seen.loss, seen.score
@@ -357,7 +357,7 @@ class Replay:
                 # The store goes back to the step before.
                 UpdateChain(self._optimizer).refused()
                 raise
-            # Another Ctrl-C waits, else some of it would be left undone.
+            # Another Ctrl-C waits, as it would interrupt this block.
             with interrupted_after():
                 left = length_hint(calls) + (not _is_made(error))
                 if not self._interrupted(bound, self._without_begun(calls, left)):
@@ -372,13 +372,13 @@ class Replay:
         return seen.loss, seen.score
 
     def _without_begun(self, calls: Iterator[Ready], left: int) -> int:
-        """Make the rest of updates that were begun; how many calls are ``left`` then.
+        """Complete an update that has started; return the number of remaining calls.
 
-        An update may change the gradient that it is made of, so that it cannot begin again.
+        An update may change its own gradient, so it cannot start again.
         """
         recorded = self.recording.calls
         at = len(recorded) - left
-        # Where it is unknown whether a call was made, it is not among those to come.
+        # If it is unknown whether a call was made, it is not among the remaining ones.
         if left == length_hint(calls) and recorded[at - 1].phase == "update":
             while at < len(recorded) and recorded[at].phase == "update":
                 next(calls)()
@@ -386,7 +386,7 @@ class Replay:
         return len(recorded) - at
 
     def _interrupted(self, bound: Bound, left: int) -> bool:
-        """Count and make the updates that the layers would have made before the last calls.
+        """Count and run the updates that the layers would have made before the remaining calls.
 
         Returns whether there are any updates.
         """
@@ -412,7 +412,7 @@ class Replay:
                     and member.layer not in pending
                     and not _overlap(changed, begun)
                 ):
-                    # It was to wait for those of later layers.
+                    # It was to wait for updates of later layers.
                     grad = bound.array(member.grad).copy()
                     numbers.optimizer.update([member.state.name], [member.value], [grad])
                     updated = True
@@ -420,7 +420,7 @@ class Replay:
 
     @contextmanager
     def showing(self, y: Any, weight: Any) -> Iterator[None]:
-        """Have the targets and weights of a batch ready for a loss in Python."""
+        """A block with the targets and weights of a batch set for a loss in Python."""
         loss = self._loss
         if loss is not None:
             loss.seen.y, loss.seen.weight = y, weight
@@ -458,10 +458,10 @@ class Replay:
 
 
 def _is_made(error: BaseException) -> bool:
-    """Whether the last call that was begun was made, though ``error`` came.
+    """Whether the last call that was started is complete, though ``error`` came.
 
-    Python raises Ctrl-C in the frame that calls only when a function in C has returned; functions
-    in Python have frames of their own. Updates among these let Ctrl-C act when they have ended.
+    Python raises Ctrl-C in the calling frame only after a function in C has returned; functions in
+    Python have frames of their own. Updates among these let Ctrl-C act after their end.
     """
     if had_ended(error):
         return True
@@ -486,7 +486,7 @@ def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
     for call in calls:
         named = {ref for ref in refs_of(call) if ref.token in call.writes}
         refs |= named
-        # Those of a bucket, and of a call that knows its arrays itself.
+        # Tokens of a bucket, and of a call with its own references to arrays.
         tokens |= {*call.writes} - {ref.token for ref in named}
     return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
 
@@ -498,7 +498,7 @@ def recorded(
     recompute: Recompute,
     plan: Plan | None = None,
 ) -> Replay | str:
-    """The program that ``record`` writes down of ``net``, or the reason why it cannot be.
+    """The program that ``record`` records of ``net``, or the reason why it cannot be recorded.
 
     ``plan`` is a part of the net's, None for all of it.
     """
@@ -507,8 +507,8 @@ def recorded(
             made = Replay(rehearse(net, record, plan), optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
-    # The arena has room for what kernels work in; the layers' calls before needed their own.
+    # The arena includes scratch memory, so the kernels' own scratch is freed.
     net.device.ops.trim()
-    # What the rehearsal has freed, too: a later program may run in an arena that is there already.
+    # Free the rehearsal's memory too: a later program may run in the existing arena.
     trim()
     return made
