@@ -1,4 +1,4 @@
-"""Signatures of steps, and the arena that they share."""
+"""Signatures of steps, and the arena that programs share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from singanet.types import Array
 
 
 class SharedArena:
-    """One array of bytes, as large as the hungriest program so far needs."""
+    """One array of bytes, of the largest size that a program has needed."""
 
     def __init__(self) -> None:
         self._free: list[Array] = []
@@ -28,9 +28,9 @@ class SharedArena:
     ) -> Array:
         """At least ``size`` bytes, which belong to the caller until they are given back.
 
-        If the arena has to grow, ``let_go`` is called first, for programs to forget the old one.
-        With ``holes`` much of it is never written: on small pages that takes no memory. It is
-        ``made`` by the backend.
+        If the arena has to grow, ``let_go`` is called first, which unbinds programs from the old
+        one. With ``holes`` much of it is never written: on small pages that takes no memory. The
+        backend's ``made`` allocates it.
         """
         try:
             # One thread gets it: two would write over each other.
@@ -63,10 +63,10 @@ LONGEST = 1 << 10
 
 
 class WarmUpPolicy:
-    """Calls by the layers until the next recording: twice as many after each that did not pay.
+    """Calls by the layers until the next recording: twice as many after each unused program.
 
-    A net whose layers are switched between trained and not at every step would else be recorded
-    at every other one.
+    A net whose layers are frozen and unfrozen at every step would otherwise be recorded every other
+    step.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class WarmUpPolicy:
         self._left = 0
 
     def start(self, replays: int) -> None:
-        """Begin to wait, after a program that was replayed that often."""
+        """Start to wait, after a program with this number of replays."""
         self._calls = 1 if replays >= WORTH else min(2 * self._calls, LONGEST)
         self._left = self._calls
 
@@ -107,7 +107,7 @@ def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
 
 
 def facts(value: Any) -> Any:
-    """The facts of an array or dict of arrays that determine a program; of all else the type."""
+    """The facts of an array or dict of arrays that determine a program; for others the type."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
     if value is None:
@@ -127,7 +127,7 @@ def facts(value: Any) -> Any:
         )
     if isinstance(value, Mapping):
         return facts(dict(value))
-    # A device's.
+    # An array of a device.
     if hasattr(value, "strides"):
         return type(value), value.shape, value.strides, value.dtype
     return type(value)
