@@ -73,7 +73,7 @@ class ProgramReport:
                 "ProgramReport",
                 expected=f"seconds of each of {len(self.kernels)} kernels",
                 received=f"{len(self.seconds)} of them",
-                advice="measure every kernel, or leave the seconds out",
+                advice="measure every kernel, or pass no seconds",
             )
 
     @property
@@ -84,7 +84,7 @@ class ProgramReport:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of the arena and of what lies outside."""
+        """Bytes of the arena and of the arrays outside."""
         return self.layout.nbytes + self.outside_bytes
 
     @property
@@ -106,17 +106,17 @@ class ProgramReport:
 
     @property
     def peak_kernel(self) -> int | None:
-        """The number of the first kernel at which most bytes are needed; None without kernels."""
+        """The number of the first kernel with the most live bytes; None without kernels."""
         return int(np.argmax(self.live_bytes)) if self.kernels else None
 
     @cached_property
     def edges(self) -> int:
-        """Reasons to wait, those of leaves and of what comes from outside counted in."""
+        """The number of dependencies, with leaves and contents from outside."""
         return len(edges(self.kernels))
 
     @cached_property
     def leaves(self) -> int:
-        """Buffers whose last write nobody reads."""
+        """The number of buffers whose last write no kernel reads."""
         return sum(edge.target is None for edge in edges(self.kernels))
 
     def phases(self) -> dict[str, Share]:
@@ -205,8 +205,8 @@ class ProgramReport:
     def trace(self, path: str | PathLike[str] | None = None, lanes: str = "phase") -> str:
         """The kernels on a line of time, as JSON for chrome://tracing and Perfetto.
 
-        ``lanes`` is "phase" or "layer". Returns the text, and writes it to ``path`` where one is
-        given. Errors: other lanes, no seconds, `FileAccessError`.
+        ``lanes`` is "phase" or "layer". Returns the text, and writes it to ``path`` if given.
+        Errors: other lanes, no seconds, `FileAccessError`.
         """
         events = trace_events(self, lanes)
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
@@ -231,13 +231,13 @@ class ProgramReport:
 
 PHASES: tuple[str, ...] = get_args(Phase)
 OUTSIDE = "(no layer)"
-"""Stands for the layer of kernels that belong to none."""
+"""The name for the layer of kernels outside layers."""
 
 
 class Share(NamedTuple):
     """Kernels, the bytes in the arena that they are the first to write, and their seconds.
 
-    ``held`` are those of the bytes that are still needed when most is needed.
+    ``held`` is the part of the bytes that is live at the peak.
     """
 
     kernels: int
@@ -281,7 +281,7 @@ def made_bytes(
 
 
 def shares(report: ProgramReport, key: Callable[[Kernel], str]) -> dict[str, Share]:
-    """The kernels gathered by ``key``, in the order in which the keys come first."""
+    """The kernels grouped by ``key``, in order of first use of the keys."""
     kernels, buffers, seconds = report.kernels, report.buffers, report.seconds
     members: dict[str, list[int]] = {}
     for number, kernel in enumerate(kernels):
@@ -310,7 +310,7 @@ _FILLS = {
     "update": "#2b7a4b",
 }
 _LINE, _LETTER = 0.03, 0.006
-"""What a name takes of the height of the picture, and a letter of its width."""
+"""The fractions of the picture's height for a name, and of its width for a letter."""
 
 
 def arena_svg(report: ProgramReport) -> str:
@@ -400,7 +400,7 @@ def memory_lines(report: ProgramReport) -> list[str]:
 
 
 def communication_lines(report: ProgramReport) -> list[str]:
-    """The traffic with other processes, and how much of it is beside computing."""
+    """The traffic with other processes, and how much of it overlaps with computing."""
     traffic = report.traffic
     if traffic is None:
         return []
@@ -412,7 +412,7 @@ def communication_lines(report: ProgramReport) -> list[str]:
 
 
 def share_table(title: str, shares: dict[str, Share]) -> list[str]:
-    """A line for each name, with its part of the time where that was measured."""
+    """A line for each name, with its part of the time if measured."""
     timed = any(share.seconds is not None for share in shares.values())
     whole = sum(share.seconds or 0.0 for share in shares.values())
     rows = [
@@ -501,7 +501,7 @@ def trace_events(report: ProgramReport, lanes: str = "phase") -> list[dict[str, 
         )
         start += taken
         if kernel.phase == "communication" and kernel.name == "start":
-            # Several are under way at once, which no row could show.
+            # Several sums may overlap, so each has an event of its own.
             name = f"sum of {kernel.layer or 'small parameters'}"
             event = {"cat": "sums", "name": name, "id": f"{report.rank}.{k}", "tid": 0}
             under_way.append(event)
