@@ -1,7 +1,7 @@
 """Tangents of a program's calls.
 
-A rule gives the tangent of what a function returns: the sum over its array operands of the partial
-derivative times the operand's tangent. Comparisons, and all that returns no floats, have none.
+A rule gives the tangent of a function's result: the sum over its array operands of the partial
+derivative times the operand's tangent. Comparisons and functions without float results have none.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Partial: TypeAlias = Callable[..., Any]
 def _side(x: Any) -> Any:
     """1 from zero on, -1 below: the derivative of |x| to the right.
 
-    With `np.maximum`, whose first operand counts, kernels that meet at zero without a kink, such
-    as max(x, 0) + log(1 + exp(-|x|)), have the derivative that they have there.
+    With `np.maximum`, whose first operand counts, kernels that meet at zero without a kink, such as
+    max(x, 0) + log(1 + exp(-|x|)), have their derivative there.
     """
     side = np.where(x >= 0, 1.0, -1.0)
     return side.astype(x.dtype, copy=False) if moves(x) else side
@@ -53,7 +53,7 @@ _PARTIALS: dict[Any, Sequence[Partial]] = {
     np.multiply: (lambda x, y: y, lambda x, y: x),
     np.divide: (lambda x, y: 1.0 / y, lambda x, y: -x / np.square(y)),
     np.power: (lambda x, y: y * np.power(x, y - 1.0), lambda x, y: np.log(x) * np.power(x, y)),
-    # As backward has it: the first of equal operands counts.
+    # As in backward, the first of equal operands counts.
     np.maximum: (lambda x, y: x >= y, lambda x, y: x < y),
     np.minimum: (lambda x, y: x <= y, lambda x, y: x > y),
     np.fmax: (lambda x, y: x >= y, lambda x, y: x < y),
@@ -86,7 +86,7 @@ _PARTIALS: dict[Any, Sequence[Partial]] = {
     np.cos: (lambda x: -np.sin(x),),
     np.arctan: (lambda x: 1.0 / (1.0 + np.square(x)),),
 }
-"""Of functions of single elements, by operand."""
+"""The partial derivatives of functions of single elements, by operand."""
 
 _STEPS = frozenset((np.sign, np.floor, np.ceil, np.rint, np.trunc, np.heaviside))
 """Functions that are constant wherever they have a derivative."""
@@ -125,7 +125,7 @@ def _multilinear(function: Any, arguments: Any, keywords: Any, tangent: Any) -> 
 
 
 def _extreme(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
-    """The largest or smallest: the tangent where it is, the mean where it is several times."""
+    """The largest or smallest: the tangent at its position, the mean over several positions."""
     x, *rest = arguments
     axis = rest[0] if rest else keywords.get("axis", 0)
     where = x == function(x, axis, keepdims=True)
@@ -166,15 +166,15 @@ def rule_of(function: Any) -> Rule | None:
 
 
 def is_constant(function: Any) -> bool:
-    """Whether the derivative of ``function`` is zero where there is one."""
+    """Whether the derivative of ``function`` is zero wherever it exists."""
     return function in _STEPS
 
 
 class Carried:
-    """The calls of ``tape``, made in their order; tangents start at the arrays of ``seeds``.
+    """Runs the calls of ``tape`` in order; tangents start at the arrays of ``seeds``.
 
-    Arrays that no seed has come to have no tangent. What a call makes lives as long as later ones
-    read it.
+    Arrays that no seed has reached have no tangent. The result of a call is freed after its last
+    reader.
     """
 
     def __init__(self, tape: Tape, seeds: Iterable[tuple[Array, Array]]) -> None:
@@ -189,7 +189,7 @@ class Carried:
             self._tangent_at(tape.ref(array))[...] = vector
 
     def run(self) -> Iterator[Call]:
-        """Make the calls; yields each mark, when all before it are done."""
+        """Run the calls; yield each mark after the calls before it."""
         frees: dict[int, list[int]] = {}
         for token, at in self._last.items():
             frees.setdefault(at, []).append(token)
@@ -209,7 +209,7 @@ class Carried:
         return self._lies(ref, self._memory)
 
     def tangent(self, ref: Ref) -> Array:
-        """Its tangent; zeros if there is none."""
+        """The tangent of the array at ``ref``; zeros if there is none."""
         if ref.token in self._tangents:
             return self._tangent_at(ref)
         zeros: Array = self._xp.zeros(ref.shape, ref.dtype)
@@ -219,17 +219,17 @@ class Carried:
         return self._lies(ref, self._tangents)
 
     def _lies(self, ref: Ref, memory: dict[int, Array]) -> Array:
-        """The array at ``ref``, whose token lies in ``memory`` from its first use on."""
+        """The array at ``ref``, whose token is in ``memory`` from its first use on."""
         token = ref.token
         if token not in memory:
             memory[token] = self._xp.zeros(self.tape.tokens[token].nbytes, np.uint8)
         return self.tape.lowering.array(ref, memory[token], 0)
 
     def _make(self, call: Call) -> None:
-        """Make ``call``: first what its tangent is, since it may write over what it reads."""
+        """Run ``call`` after computing its tangent, as it may overwrite its inputs."""
         moved = any(ref.token in self._tangents for ref in refs_of(call))
         if call.name == "sum rows":
-            # It has no output but its source, from which only tangents are asked.
+            # Its only output is its source, from which only tangents are read.
             indices, rows = call.arguments
             call.function(self.array(indices), self.tangent(rows))  # type: ignore[misc]
             return
@@ -246,7 +246,7 @@ class Carried:
         return map_leaves(value, Ref, change)
 
     def _changes(self, call: Call) -> list[tuple[Ref, Any, Any]]:
-        """The places that ``call`` fills, each with its tangent and where that is written."""
+        """The places that ``call`` fills, each with its tangent and the mask of elements."""
         outs = _out_of(call)
         if outs is None:
             raise _no_rule(call)
@@ -290,7 +290,7 @@ class Carried:
         tangents: dict[int, Ref] = {}
 
         def filled(ref: Ref) -> Array:
-            # An array of its own for each place, by which its tangent is found.
+            # A separate array object for each place identifies its tangent.
             array = self.array(ref).view()
             tangents[id(array)] = ref
             return array
@@ -307,9 +307,7 @@ class Carried:
 
 
 def _no_rule(call: Call) -> NotRecordableError:
-    return NotRecordableError(
-        f"{call.name!r} in {call.layer!r}, of whose derivative no rule is known"
-    )
+    return NotRecordableError(f"{call.name!r} in {call.layer!r}, which has no known derivative")
 
 
 def _out_of(call: Call) -> list[Ref] | None:

@@ -456,7 +456,7 @@ def test_a_loss_that_looks_at_values_is_refused():
     net = conv_net()
     net.loss = Looking()
     feed = {"input": np.ones((4, 2, 6, 6), np.float32), "targets": np.full((4, 3), 1 / 3)}
-    with pytest.raises(CallOrderError, match="'loss', of whose derivative no rule is known"):
+    with pytest.raises(CallOrderError, match="'loss', which has no known derivative"):
         net.hessian_vector_product("loss", "input", feed, {"d/bias": np.ones(3)})
 
 
