@@ -1,4 +1,4 @@
-"""A rehearsed step of a net, written down as kernel calls."""
+"""A rehearsed step of a net, recorded as kernel calls."""
 
 from __future__ import annotations
 
