@@ -31,7 +31,7 @@ class ReplayCaches:
         del self.tape
 
     def by_starts(self, past: RecordedCache, function: Callable[..., Array], given: Any) -> Array:
-        """Return an array that each replay fills anew."""
+        """Return an array that each replay fills again."""
         key = function, given
         found = self._by_starts.get(key)
         if found is None:
@@ -45,9 +45,9 @@ class ReplayCaches:
 
 
 class RecordedCache:
-    """A stand-in for the `KVCache` of a node, whose reads and writes are calls of each replay.
+    """A placeholder for the `KVCache` of a node, whose reads and writes are calls of each replay.
 
-    What depends on the number of steps is no recorded array: `KVCache.extended` is for calls.
+    No recorded array depends on the number of steps: `KVCache.extended` is for calls.
     """
 
     def __init__(self, caches: ReplayCaches, name: str) -> None:
@@ -66,7 +66,7 @@ class RecordedCache:
     before = starts
 
     def by_starts(self, ops: Ops, function: Callable[..., Array], *given: Any) -> Array:
-        """As `KVCache.by_starts`."""
+        """Record `KVCache.by_starts`."""
         return self._caches.by_starts(self, function, given)
 
     def fill(self, function: Callable[..., Array], given: Any, out: Array) -> None:
