@@ -1,4 +1,4 @@
-"""Layers and losses of users' classes: which are recorded, and how they are rehearsed."""
+"""Layers and losses of users' classes: whether they are recorded, and their rehearsal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Part = TypeVar("_Part", bound="Layer | Loss")
 
 
 def is_own(part: Any) -> bool:
-    """Whether the layer, loss, ... and each inside it, is of a class of singanet's and as that."""
+    """Whether the layer, loss, ... and each inner part are singanet's and unmodified."""
     return all(map(is_as_shipped, with_inner(part)))
 
 
 def is_pure(layer: Any) -> bool:
-    """Whether the layer does the same at each call but for its arrays and draws.
+    """Whether each call of the layer depends only on its arrays and draws.
 
-    singanet's own do; a user's class says so by ``pure = True``.
+    This holds for singanet's own layers; a user's class declares it by ``pure = True``.
     """
     return all(
         is_as_shipped(part) or (getattr(part, "pure", False) and not is_patched(part))
@@ -38,7 +38,7 @@ def is_pure(layer: Any) -> bool:
 
 
 def expect_unpatched(part: Any) -> None:
-    """Refuse methods of an instance: nobody knows what another call of them would do.
+    """Refuse methods of an instance, as their effects are unknown.
 
     Raises `NotRecordableError`.
     """
@@ -49,10 +49,10 @@ def expect_unpatched(part: Any) -> None:
 
 
 def stand_in(part: _Part) -> _Part:
-    """The copy that runs in the place of ``part`` while recording.
+    """The copy that replaces ``part`` while recording.
 
-    So nothing that a user's class counts is counted twice, nor any parameter moved that it moves
-    by itself. Raises `NotRecordableError` where it cannot be copied.
+    So a user's class counts nothing twice, and moves no parameter during recording. Raises
+    `NotRecordableError` if it cannot be copied.
     """
     if is_own(part):
         return part
@@ -63,7 +63,7 @@ def stand_in(part: _Part) -> _Part:
     except Exception as error:
         raise NotRecordableError(f"{type(part).__name__} cannot be copied: {error}") from error
     for one in with_inner(made):
-        # Functions are not copied: what they count would be counted.
+        # Replaced methods are not copied, as they may count calls.
         for name in patched_methods(one):
             delattr(one, name)
     return made
@@ -71,10 +71,10 @@ def stand_in(part: _Part) -> _Part:
 
 @contextmanager
 def no_draws(part: Layer | Loss) -> Iterator[None]:
-    """Undo at the end what is drawn from generators that a copy of ``part`` shares with it.
+    """Undo at the end the draws from generators that a copy of ``part`` shares with it.
 
-    These are the global generators of Python and NumPy, and generators that its methods know as
-    variables of their module or of an enclosing function.
+    These are the global generators of Python and NumPy, and generators in the module or an
+    enclosing function of its methods.
     """
     numpy, python = np.random.get_state(), random.getstate()
     seen = _generators(part)
@@ -112,7 +112,7 @@ def _is_filled(cell: CellType) -> bool:
 def arrays_of(layer: Layer, kind: type) -> list[Any]:
     """NumPy's and the device's ``kind`` of arrays among the layer's attributes.
 
-    Also those in lists, tuples and dicts.
+    Lists, tuples and dicts are included.
     """
     found: list[Any] = []
     for part in with_inner(layer):
