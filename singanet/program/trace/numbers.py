@@ -1,4 +1,4 @@
-"""Numbers of a step whose arithmetic is remembered, so that each replay computes them anew."""
+"""Numbers of a step whose arithmetic is recorded, so that each replay computes them again."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from singanet.types import Array
 
 
 class StepScalar(ChangingNumber):
-    """A number whose arithmetic is remembered, so that each replay works it out anew.
+    """A number whose arithmetic is recorded, so that each replay computes it again.
 
-    It is no float: what would take its value for good, ``math.sqrt`` or ``if``, is refused and
-    so makes the update a Python step. It differs from every number, 1.0 and 0.0 too, so that a
-    shortcut for these is not recorded.
+    It is not a float: an operation that would use its present value, ``math.sqrt`` or ``if``, is
+    refused and makes the update a Python step. It differs from every number, also from 1.0 and 0.0,
+    so that a shortcut for these is not recorded.
     """
 
     __slots__ = ("_arrays", "compute", "late", "value")
 
     def __init__(self, compute: Callable[[], float], late: bool = False) -> None:
         self.compute = compute
-        # Whether it is known in the middle of a replay only, and not before.
+        # Whether its value is known only in the middle of a replay.
         self.late = late
         self.value = compute()
         self._arrays: dict[np.dtype[Any], Array] = {}
 
     def array(self, dtype: np.dtype[Any]) -> Array:
-        """The array without axes that kernels read it from."""
+        """The array without axes from which kernels read it."""
         if dtype not in self._arrays:
             self._arrays[dtype] = np.asarray(self.value, dtype)
         return self._arrays[dtype]
 
     @property
     def arrays(self) -> list[Array]:
-        """Those that kernels read it from, one for each type."""
+        """The arrays from which kernels read it, one for each type."""
         return [*self._arrays.values()]
 
     def refresh(self) -> None:
-        """Work the number out anew, for the kernels of the next replay."""
+        """Compute the number again, for the kernels of the next replay."""
         value = self.compute()
         for array in self._arrays.values():
             array[()] = value
