@@ -26,7 +26,7 @@ def packed(shape: Shape, itemsize: int, order: Sequence[int] | None = None) -> S
 
 @lru_cache(maxsize=4096)
 def is_packed(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether elements are contiguous in C order, as NumPy's flag tells."""
+    """Whether elements are contiguous in C order, as NumPy's flag."""
     if 0 in shape:
         return True
     step = itemsize
@@ -143,8 +143,8 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 def order_of_operands(operands: tuple[tuple[Shape, Shape], ...], ndim: int) -> tuple[int, ...]:
     """Return the axes of the iteration over (shape, strides) pairs, from the outermost.
 
-    The rule is that of ``nditer`` in order K: an insertion sort by strides, in which C order wins
-    if operands disagree. Broadcast axes have stride 0 and are not compared.
+    The rule is ``nditer``'s in order K: an insertion sort by strides, in which C order wins if
+    operands disagree. Broadcast axes have stride 0 and are not compared.
     """
     steps = []
     for shape, strides in operands:
