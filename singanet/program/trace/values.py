@@ -1,4 +1,4 @@
-"""The values of a step that is being recorded, for Python that has to see them."""
+"""The values of a step that is being recorded, for Python code that reads them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
 
 _FILL = frozenset(("uniform", "look up"))
-"""The calls that keep their place and fill arrays alone."""
+"""The barrier calls that only fill arrays."""
 
 
 class Values:
-    """Arrays of a tape, computed by its calls as far as somebody asks for them.
+    """Arrays of a tape, computed by its calls on demand.
 
-    Memory from outside that calls write to is copied, so that nothing is changed. Updates and what
-    other processes wait for are not made.
+    Memory from outside that calls write to is copied, so that nothing is changed. Updates and
+    communication are not run.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Values:
         self._done = 0
 
     def go_back(self, mark: int) -> None:
-        """Know that all calls from ``mark`` on were deleted."""
+        """Note that all calls from ``mark`` on were deleted."""
         self._done = min(self._done, mark)
 
     def of(self, tape: CallWriter, values: Any) -> Any:
