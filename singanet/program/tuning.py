@@ -47,9 +47,9 @@ if not TYPE_CHECKING:  # else type checkers accept any name
 
 
 class OpenRoutes:
-    """Notes what is open to each case; all go the direct way, which calls no other kernel.
+    """Notes the routes open to each case; all calls use the direct route, which calls no other.
 
-    ``case`` is the last that has asked.
+    ``case`` is the case of the last question.
     """
 
     version = 0
@@ -65,7 +65,7 @@ class OpenRoutes:
 
 
 class OneRoute:
-    """Takes ``route`` where it is open to ``case``; what a kernel calls in turn is as estimated."""
+    """Selects ``route`` if it is open to ``case``; inner kernels use the cheapest by estimate."""
 
     version = 0
 
@@ -80,24 +80,24 @@ class OneRoute:
 Record = Callable[[Recorder], None]
 
 _WORTH = 1.3
-"""Times the best estimate up to which a route is measured: estimates are better than that."""
+"""Routes are measured up to this multiple of the best estimate; estimates are better than that."""
 
 _BEHIND = 1.3
-"""Times the best of the first round from which a route is not run again."""
+"""Routes above this multiple of the best time of the first round are not run again."""
 
 _LONG = 0.005
-"""Seconds from which a kernel needs no run to warm up: what is cold at first is little then."""
+"""Kernels of more seconds need no warm-up run: the cold part is small."""
 
 GAIN = 1.05
-"""How much faster another route than the estimate's has to be: times differ by a few percent."""
+"""The minimum gain of another route than the estimate's: times vary by a few percent."""
 
 _LEAST, _SECONDS = 2, 0.02
-"""Rounds, and as many more as fit."""
+"""The minimum rounds, and the seconds for more."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """A kernel that a net calls ``calls`` times for one case, what it is given, and its routes."""
+    """A kernel that a net calls ``calls`` times for one case, its operands, and its routes."""
 
     name: str
     operands: tuple[Any, ...]
@@ -113,9 +113,9 @@ class Met:
 
 
 def cases_met(net: Net, record: Record) -> dict[Case, Met]:
-    """The cases of which a program asks while ``record`` lets a recorder write it down.
+    """The cases of a recorded program, which ``record`` records.
 
-    Those that only a layer's Python runs, which is a step of the program as a whole, are not there.
+    Kernels that only a layer's own Python runs, as one step of the program, are not included.
     """
     chooser = OpenRoutes()
     found: list[_Marking] = []
@@ -130,9 +130,9 @@ def cases_met(net: Net, record: Record) -> dict[Case, Met]:
 
 
 class _Marking:
-    """The kernels ``ops`` of a recording, which remembers what is a call of whose case.
+    """The kernels ``ops`` of a recording, which note the case of each call.
 
-    It is between the start and the end of a kernel that asked ``chooser``.
+    A call has a case if it is made by a kernel that asked ``chooser``.
     """
 
     def __init__(self, ops: Any, tape: Tape, chooser: OpenRoutes) -> None:
@@ -147,7 +147,7 @@ class _Marking:
         return self._marked(name, found) if name in self._kernels else found
 
     def met(self, calls: Collection[Call]) -> dict[Case, Met]:
-        """By case, of what is among the ``calls``."""
+        """By case, the kernels with a call among ``calls``."""
         runs: dict[Case, set[int]] = {}
         for call in calls:
             if id(call) in self._runs:
@@ -172,11 +172,11 @@ class _Marking:
 
 
 class Stopwatch:
-    """Seconds of the kernels ``ops`` with so many ``threads``."""
+    """Measures seconds of the kernels ``ops`` with a number of ``threads``."""
 
     def __init__(self, ops: Any, threads: int) -> None:
         self._ops = ops
-        # A single thread's own time is not disturbed by what else runs on the machine.
+        # A single thread's own time does not include other processes.
         self._clock = time.thread_time if threads == 1 else time.perf_counter
         self._arenas: dict[str, Array] = {}
         others = [np.empty(threads * cache_size() // 4, np.float32) for _ in range(2)]
@@ -184,7 +184,7 @@ class Stopwatch:
         self._sweep = _Alone(ops, "combine", (given, {}), None, "", self._arena)
 
     def seconds(self, case: Case, met: Met) -> dict[str, float]:
-        """The least of a few runs by each route; what is far behind is run but once."""
+        """The least of a few runs by each route; a slow route runs only once."""
         given = self._ops, met.name, met.operands, case
         runs = {route: _Alone(*given, route, self._arena) for route in met.routes}
         estimate, best = met.routes[0], dict.fromkeys(runs, float("inf"))
@@ -197,13 +197,13 @@ class Stopwatch:
             rounds += 1
             best |= {route: min(best[route], seconds) for route, seconds in taken.items()}
             most = _BEHIND * min(best.values())
-            # What is slower than the estimate's will hardly be as much faster as it has to be.
+            # A route slower than the estimate's will hardly reach the minimum gain.
             others = min(most, GAIN * best[estimate])
             runs = {r: runs[r] for r in runs if best[r] <= (most if r == estimate else others)}
         return best
 
     def _arena(self, route: str, nbytes: int) -> Array:
-        """Memory for a kernel by ``route``, which was written before and is there."""
+        """Memory for a kernel by ``route`` whose pages are resident."""
         if route not in self._arenas or self._arenas[route].nbytes < nbytes:
             self._arenas[route] = np.full(nbytes, 0, np.uint8)
         return self._arenas[route]
@@ -218,7 +218,7 @@ class Stopwatch:
 class _Alone:
     """A kernel by ``route``, recorded by itself, in ``memory(route, bytes)``.
 
-    What reads a constant weight alone, as a predictor does once, is done when it is made.
+    Calls that read only a constant weight run once at construction, as in a predictor.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class _Alone:
             made = getattr(kernels, name)(*arguments, **options)
             self._mark(tape, "outputs", [*given, made], [])
         recording = compile_tape(tape)
-        # The memory has to stay, of which oneDNN's calls know the addresses alone.
+        # The memory has to stay alive: oneDNN's calls have only its addresses.
         arena = memory(route, recording.layout.nbytes + ALIGNMENT)
         bound = self._bound = Bound(recording, arena)
         for array in bound.feed.arrays:
@@ -297,16 +297,16 @@ class TuningReport:
 
     @property
     def estimated_seconds(self) -> float:
-        """Of all calls of the measured cases, by the routes of the estimates."""
+        """Seconds of all calls of the measured cases, by the estimates' routes."""
         return sum(row.calls * row.seconds[row.estimate] for row in self.rows)
 
     @property
     def chosen_seconds(self) -> float:
-        """The same by the routes that were chosen."""
+        """Seconds of the same calls by the chosen routes."""
         return sum(row.calls * row.seconds[row.chosen] for row in self.rows)
 
     def __str__(self) -> str:
-        """A line a case with milliseconds, those of the chosen route marked, and the sums."""
+        """Return a line per case with milliseconds, the chosen route marked, and the sums."""
         from singanet.base.kinds import text_table
 
         head = ["kernel", "images", "weight", "stride", "groups", "calls", *ROUTES, "estimate"]
@@ -353,12 +353,12 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
         extent = checked_count(_WHERE, "extent", extent, 1)
     choices, runtime, path = _tunable(net)
     known = set() if again else set(choices.choices(runtime))
-    # That the file can be written is better known before minutes are spent.
+    # Check that the file can be written before spending minutes.
     costs.keep(runtime.library.version)
     feed = ones(net._execution_plan(), size, net.device, extent)
     constant: Any = ConstantNet(net, net.device)
     met = cases_met(net, lambda recorder: recorder.rehearsed_step(feed, None))
-    # Of an evaluation only what a predictor does otherwise is left.
+    # This adds the kernels that only a predictor calls.
     met |= cases_met(constant, lambda recorder: constant.record(recorder, feed))
     rows = _measured(net, met, known, runtime.threads)
     found = {row.case: row.chosen for row in rows}
@@ -392,8 +392,8 @@ def _tunable(net: Net) -> tuple[Costs, Runtime, Path]:
         raise BackendError(
             _WHERE,
             expected="a net on the CPU, whose convolutions go by several routes",
-            received=f"one on {net.device.name}, where each goes by one, so that none is measured",
-            advice="leave it out, or tune after net.to_device(singanet.device.cpu())",
+            received=f"a net on {net.device.name}, where each convolution has one route",
+            advice="do not tune there, or tune after net.to_device(singanet.device.cpu())",
         )
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
