@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from singanet.base.arguments import Budget, own_errors
 from singanet.base.tracebacks import entry_point
@@ -17,11 +18,11 @@ from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold, pay_view
 from singanet.onnx.patterns import PATTERNS
-from singanet.onnx.read import FileGraph, GraphInputs, broken, outputs, read
+from singanet.onnx.read import FileGraph, GraphInputs, Port, broken, outputs, read
 from singanet.saving.codecs.describe import operators
 from singanet.saving.codecs.onnx.use import Converter, Sheet, Use
 from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError, Tensor
-from singanet.types import Shape
+from singanet.types import Array, Shape
 
 _GUIDE = "https://github.com/singanet/singanet/blob/main/docs/onnx.md"
 _ADVICE = f"see {_GUIDE} for supported operators, or export the model with fixed shapes"
@@ -77,6 +78,7 @@ class NodeDrawer:
             node = self._before_casts(drawn)
             for name in filter(None, node.outputs):
                 self._sheet.makers[name] = node
+            self._sheet.names.allow(node.outputs)
             self._node(node)
             self._pass_on(node)
 
@@ -164,11 +166,25 @@ class NodeDrawer:
         return self._table[use.node.op](use)
 
     def _branch(self, use: Use) -> list[Any]:
-        """Convert the chosen branch in place of the node; its condition must be a constant."""
+        """Convert the chosen branch in place of the node, or both for conditions of samples."""
+        condition = use.value(0)
+        if isinstance(condition, Tensor) and prod(condition.sample) == 1:
+            return self._either(use, condition)
         chosen = bool(use.needed(0).reshape(()))
         graph = use.attribute("then_branch" if chosen else "else_branch")
         self.draw(graph)
         return [self._sheet.values[name] for name in graph.outputs]
+
+    def _either(self, use: Use, condition: Tensor) -> list[Any]:
+        """Convert both branches and choose an output of one for each sample."""
+        branches = [use.attribute(name) for name in ("then_branch", "else_branch")]
+        for branch in branches:
+            self.draw(branch)
+        made = []
+        for names in zip(*(branch.outputs for branch in branches), strict=True):
+            node = replace(use.node, op="Where", inputs=(use.node.inputs[0], *names))
+            made.append(self._table["Where"](Use(self._sheet, node)))
+        return made
 
 
 @entry_point
@@ -176,6 +192,7 @@ def load(
     path: str | os.PathLike[str],
     shapes: Mapping[str, Shape] | None = None,
     *,
+    constants: Mapping[str, ArrayLike] | None = None,
     batch_axis: int | None = 0,
     max_bytes: int | None = None,
     seed: int | None = None,
@@ -187,11 +204,13 @@ def load(
 
     Errors: `FileFormatError` if the file is damaged or has unsupported operators, listing them;
     `UnsafeFileError` if it asks for more memory than its size allows, or for files outside the
-    folder; `FileAccessError`; `ArgumentError` if ``shapes`` names other inputs.
+    folder; `FileAccessError`; `ArgumentError` if ``shapes`` or ``constants`` name other inputs.
 
     Args:
         path: Path of the file.
         shapes: Dict from input to sample shape (without the batch axis), for inputs with free axes.
+        constants: Dict from input to its value, such as a sample rate that chooses a branch. The
+            net does not have these inputs.
         batch_axis: Axis of every input of the graph along which samples are stacked. With None a
             whole array is one sample.
         max_bytes: Maximum bytes of the net. None allows about eight times the size of the file.
@@ -199,18 +218,37 @@ def load(
             seed after `singanet.set_seed`, or a fresh one.
     """
     graph, budget = read(path, max_bytes)
-    given = dict(shapes or {})
+    given, fixed = dict(shapes or {}), dict(constants or {})
     names = [port.name for port in graph.inputs]
-    if not given.keys() <= set(names):
-        raise ArgumentError(
-            "onnx.load, argument shapes",
-            expected=f"inputs of the graph: {one_of(names)}",
-            received=one_of(given),
-            advice="pass each shape without the batch axis",
-        )
+    for argument, keys in (("shapes", given), ("constants", fixed)):
+        if not keys.keys() <= set(names):
+            raise ArgumentError(
+                f"onnx.load, argument {argument}",
+                expected=f"inputs of the graph: {one_of(names)}",
+                received=one_of(keys),
+                advice="write the names of the file, which singanet inspect shows",
+            )
+    for port in [port for port in graph.inputs if port.name in fixed]:
+        graph.arrays[port.name] = _value(port, fixed[port.name])
+        graph.inputs.remove(port)
     where = f"onnx file {str(path)!r}"
     with own_errors(lambda expected, received: broken(where, expected, received), "a model"):
         return build(graph, budget, where, given, batch_axis, seed)
+
+
+def _value(port: Port, value: ArrayLike) -> Array:
+    """Return ``value`` in the type of the input ``port``. Errors: another shape."""
+    array = np.array(value, port.dtype)
+    axes = array.shape if port.shape is None else port.shape
+    wrong = [a for a, b in zip(axes, array.shape, strict=False) if isinstance(a, int) and a != b]
+    if wrong or len(axes) != array.ndim:
+        raise ArgumentError(
+            f"onnx.load, argument constants, input {port.name[:60]!r}",
+            expected=f"an array of shape {port.shape}",
+            received=f"shape {array.shape}",
+            advice="pass the whole array, with all axes of the file",
+        )
+    return array
 
 
 def build(
@@ -274,6 +312,8 @@ def _drawn(
     inputs = GraphInputs(sheet, where, batch_axis)
     for port in graph.inputs:
         inputs.draw(port, shapes.get(port.name))
+    if len(graph.outputs) > 1:
+        sheet.names.keep(graph.outputs)
     drawing.draw(graph)
     return sheet, outputs(sheet, where, graph.outputs)
 

@@ -298,7 +298,7 @@ class _Reader:
         found: dict[str, int] = {}
         for entry in imports:
             domain = "" if entry.domain in _OURS else entry.domain
-            if domain in found:
+            if found.get(domain, entry.version) != entry.version:
                 raise broken(self.where, "one version of a set of operators", f"two of {domain!r}")
             found[domain] = entry.version
         if not _OLDEST <= found.get("", NEWEST) <= NEWEST:
@@ -528,7 +528,7 @@ class GraphInputs:
 
     def __init__(self, sheet: Sheet, where: str, batch_axis: int | None) -> None:
         self._sheet, self._where, self._batch_axis = sheet, where, batch_axis
-        self._batch: int | str = ""
+        self._batch: int | str | None = None
         self._steps: int | str | None = None
 
     def draw(self, port: Port, given: Shape | None) -> None:
@@ -560,7 +560,7 @@ class GraphInputs:
         if None in sample:
             self._sheet.open.append(port.name)
         whole = port.dtype.kind in "iub"
-        name = self._sheet.names.take(port.name)
+        name = self._sheet.names.take(port.name, as_written=True)
         symbol = layers.Input(name, sample, port.dtype.name if whole else None)
         self._sheet.inputs.append(symbol)
         self._sheet.values[port.name] = Tensor(symbol, port.dtype, axis, whole=whole)
@@ -574,14 +574,21 @@ class GraphInputs:
         return None if declared and declared == self._steps else 0
 
     def _samples_along(self, declared: list[int | str]) -> int | None:
-        """Return the batch axis of an input: the axis named like the first input's."""
+        """Return the batch axis of an input: the axis named like the first input's.
+
+        Without names it is the only free axis, if the first input's is free.
+        """
         if self._batch_axis is None or not declared:
             return None
         axis = min(self._batch_axis, len(declared) - 1)
-        if self._batch == "":
+        if self._batch is None:
             self._batch = declared[axis]
-        if isinstance(self._batch, str) and self._batch in declared:
-            return declared.index(self._batch)
+        if isinstance(self._batch, str):
+            free = [k for k, size in enumerate(declared) if isinstance(size, str)]
+            if self._batch and self._batch in declared:
+                return declared.index(self._batch)
+            if len(free) == 1 and not declared[free[0]]:
+                return free[0]
         return axis
 
 
@@ -603,7 +610,9 @@ def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
         one_of_many = symbol in seen or one_of_several or other_name
         passed_on = one_of_many or not symbol.call.inputs
         seen.add(symbol)
-        ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
+        ends.append(
+            layers.Dummy(sheet.names.take(name, as_written=True))(symbol) if passed_on else symbol
+        )
     return ends
 
 

@@ -95,8 +95,9 @@ def test_operators_of_constants_give_what_they_should():
             if not same or not np.allclose(found, wanted, case.rtol, case.atol, equal_nan=True):
                 wrong.append(f"{case.name}: {found.dtype} {found.shape}")
     assert not wrong
-    # The first is refused, the tests of the others are of versions that are not read.
-    assert {*FOLDS, *OF_CONSTANTS} - seen == {"GatherElements", "GlobalLpPool", "Not"}
+    # The first is refused, the tests of the others are of versions that are not read, or missing.
+    untested = {"GatherElements", "GlobalLpPool", "Not", "ai.onnx.ml.Scaler"}
+    assert {*FOLDS, *OF_CONSTANTS} - seen == untested
 
 
 @pytest.mark.parametrize("op", ["Expand", "ConstantOfShape"])

@@ -15,9 +15,10 @@ FLOAT = onnx.TensorProto.FLOAT
 def loaded(tmp_path):
     """The net of ``nodes`` as operator, inputs, output and attributes; outputs are y, and z."""
 
-    def loaded(nodes, inputs, arrays=(), outputs=("y",)):
-        made = [node(kind, of, [to], **more) for kind, of, to, more in nodes]
-        return load(file_of(made, inputs, outputs, dict(arrays), tmp_path / "net.onnx"), seed=0)
+    def loaded(nodes, inputs, arrays=(), outputs=("y",), **more):
+        made = [node(kind, of, [to], **of_node) for kind, of, to, of_node in nodes]
+        path = file_of(made, inputs, outputs, dict(arrays), tmp_path / "net.onnx", **more)
+        return load(path, seed=0)
 
     return loaded
 
@@ -25,6 +26,25 @@ def loaded(tmp_path):
 def whole(*shape, seed=0):
     """Small whole numbers, whose sums and products are exact."""
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def test_bounds_that_are_computed(loaded):
+    x = whole(4, 3)
+    nodes = [("ReduceMax", ["x"], "high", {"axes": [1]}), ("Sub", ["high", "two"], "low", {}),
+             ("Clip", ["x", "low", "one"], "y", {})]  # fmt: skip
+    net = loaded(nodes, {"x": ["n", 3]}, {"two": np.float32(2), "one": np.float32(1)}, opset=13)
+    wanted = np.minimum(np.maximum(x, x.max(axis=1, keepdims=True) - 2), 1)
+    np.testing.assert_array_equal(net.forward(False, x), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_features_that_are_scaled(loaded, count):
+    x, offset, scale = whole(4, 3), [1.0, 2.0, 3.0][:count], [0.5, 2.0, 4.0][:count]
+    scaler = {"domain": "ai.onnx.ml", "offset": offset, "scale": scale}
+    imports = [onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    net = loaded([("Scaler", ["x"], "y", scaler)], {"x": ["n", 3]}, imports=imports)
+    np.testing.assert_array_equal(net.forward(False, x), (x - offset) * scale)
+    assert not [p for p in net.params() if p.trainable]
 
 
 @pytest.mark.parametrize("trans", [0, 1])

@@ -199,6 +199,70 @@ def test_several_outputs_are_called_as_in_the_file(tmp_path):
         np.testing.assert_allclose(found[name], there, atol=1e-6)
 
 
+def test_inputs_and_outputs_have_any_names_though_nodes_have_them_too(tmp_path):
+    nodes = [
+        node("Tanh", ["a/b::0"], ["c"], name="d/e:1"), node("Relu", ["c"], ["d/e:1"], name="z"),
+        node("Neg", ["c"], ["z"], name="n"),
+    ]  # fmt: skip
+    path = file_of(nodes, {"a/b::0": ["N", 3]}, ["d/e:1", "z"], {}, tmp_path / "net.onnx")
+    feed = {"a/b::0": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)}
+    net = load(path)
+    net.save_model(tmp_path / "net.singanet")
+    for each in (net, load_model(tmp_path / "net.singanet")):
+        found = each.predict(feed)
+        for name, wanted in ran(path, feed).items():
+            np.testing.assert_allclose(found[name], wanted, atol=1e-6)
+
+
+def branching(condition, path):
+    """A file whose `If` gives 2 x or −x + w."""
+    helper = onnx.helper
+    port = helper.make_tensor_value_info
+    twice = [node("Add", ["h", "h"], ["t"])]
+    other = [node("Neg", ["h"], ["m"]), node("Add", ["m", "w"], ["e"])]
+    branches = {
+        f"{side}_branch": helper.make_graph(body, side, [], [port(body[-1].output[0], FLOAT, None)])
+        for side, body in (("then", twice), ("else", other))
+    }
+    nodes = [node("Relu", ["x"], ["h"]), *condition, node("If", ["c"], ["y"], **branches)]
+    arrays = {"w": np.array([1.0, 2.0], "f4"), "one": np.float32(1), "rate": np.int64(16000)}
+    arrays["last"] = np.array([1])
+    kinds = {"sr": onnx.TensorProto.INT64}
+    inputs = {"x": [1, 2]} | ({"sr": []} if "sr" in condition[0].input else {})
+    return file_of(nodes, inputs, ["y"], arrays, path, kinds=kinds)
+
+
+def test_the_value_of_an_input_chooses_a_branch(tmp_path):
+    path = branching([node("Equal", ["sr", "rate"], ["c"])], tmp_path / "net.onnx")
+    x = np.array([[1.0, -1.0]], np.float32)
+    for rate in (16000, 8000):
+        net = load(path, constants={"sr": rate})
+        feed = {"x": x, "sr": np.array(rate)}
+        np.testing.assert_allclose(net.predict(x), ran(path, feed)["y"])
+    for constants in ({"rate": 8000}, {"sr": [8000]}):
+        with pytest.raises(ArgumentError, match="argument constants"):
+            load(path, constants=constants)
+
+
+def test_each_sample_chooses_its_branch(tmp_path):
+    condition = [
+        node("ReduceSum", ["x", "last"], ["s"]), node("Greater", ["s", "one"], ["c"])
+    ]  # fmt: skip
+    path = branching(condition, tmp_path / "net.onnx")
+    x = np.array([[1.0, -1.0], [2.0, 3.0]], np.float32)
+    net = load(path)
+    wanted = [ran(path, {"x": each[None]})["y"][0] for each in x]
+    np.testing.assert_allclose(net.predict(x), wanted)
+
+
+def test_samples_are_along_the_only_free_axis_of_an_input(tmp_path):
+    nodes = [node("Add", ["x", "t"], ["y"]), node("Transpose", ["s"], ["t"], perm=[1, 0])]
+    path = file_of(nodes, {"x": [None, 3], "s": [3, None]}, ["y"], {}, tmp_path / "net.onnx")
+    x, s = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+    found = load(path).predict({"x": x, "s": s})
+    np.testing.assert_allclose(found, ran(path, {"x": x, "s": s.T})["y"])
+
+
 def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
     """As `torch.ones(n, 0, 1)`, whose first extent is the batch."""
     nodes = [

@@ -47,7 +47,10 @@ def outside(location, **more):
 
 
 def test_a_whole_one_is_read(tmp_path):
-    found = load(written(model(), tmp_path)).forward(False, np.ones((1, 2), np.float32))
+    made = model()
+    # Some exporters name a set of operators twice.
+    made.opset_import.add(domain="ai.onnx", version=18)
+    found = load(written(made, tmp_path)).forward(False, np.ones((1, 2), np.float32))
     np.testing.assert_array_equal(found, [[3.0, 5.0, 7.0]])
 
 
@@ -101,7 +104,7 @@ def more_nodes(made, *nodes):
         (lambda m: m.graph.initializer.add(name="w", dims=[1], data_type=F, float_data=[1.0]),
          "different names"),
         (lambda m: m.graph.sparse_initializer.append(b""), "sparse"),
-        (lambda m: m.opset_import.add(domain="ai.onnx", version=18), "one version"),
+        (lambda m: m.opset_import.add(domain="ai.onnx", version=17), "one version"),
         (lambda m: m.opset_import[0].MergeFrom(type(m.opset_import[0])(version=99)),
          "opset_version"),
     ],

@@ -240,6 +240,11 @@ def _read_modulo(use: Use) -> Tensor:
 
 
 def _read_clip(use: Use) -> Tensor:
+    if any(isinstance(use.value(k), Tensor) for k in (1, 2)):
+        for k, kind in ((1, layers.Maximum), (2, layers.Minimum)):
+            if use.value(k) is not None:
+                use.values[0] = use.make(kind, *use.together(0, k))
+        return use.tensor()
     low, high = use.setting("min", 1), use.setting("max", 2)
     x = use.tensor()
     # Older files mark an open side by the largest float.
@@ -253,6 +258,15 @@ def _read_clip(use: Use) -> Tensor:
     if low is not None and high is not None and low > high:
         low = high
     return use.make(layers.Clip, x, low=low, high=high)
+
+
+def _read_scaler(use: Use) -> Tensor:
+    """Convert (x − offset) · scale, with numbers for all or for each feature."""
+    x = use.tensor()
+    for kind, name in ((layers.Subtract, "offset"), (layers.Multiply, "scale")):
+        numbers = np.asarray(use.attribute(name, [0.0 if name == "offset" else 1.0]), np.float32)
+        x = use.make(kind, x, use.weight(Known((numbers, numbers)), x), dtype=np.float32)
+    return x
 
 
 def _read_negate(use: Use) -> Tensor:
@@ -372,6 +386,7 @@ ARITHMETIC = (
             "Mod": _read_modulo,
             "QuantizeLinear": _read_quantize,
             "DequantizeLinear": _read_dequantize,
+            "ai.onnx.ml.Scaler": _read_scaler,
         },
     ),
     LayerCodec(

@@ -35,19 +35,33 @@ class Names:
         self._used: set[str] = set()
         self._last: dict[str, int] = {}
         """The last number used, by name; all smaller ones are in use."""
+        self._kept: set[str] = set()
 
-    def take(self, wanted: str) -> str:
-        """Return ``wanted``, with a number if it is in use."""
-        plain = _NO_LETTERS.sub(".", wanted).strip(".")[:120] or "it"
+    def take(self, wanted: str, as_written: bool = False) -> str:
+        """Return ``wanted``, with a number if it is in use, and with dots for other signs.
+
+        The signs stay if ``as_written``: a layer without parameters has any name.
+        """
+        plain = wanted if as_written else _NO_LETTERS.sub(".", wanted).strip(".")[:120]
         plain = "it" if name_trouble(plain) else plain
         count = self._last.get(plain, 1)
         name = plain if count == 1 else f"{plain}_{count}"
-        while name in self._used:
+        while name in self._used or name in self._kept:
             count += 1
             name = f"{plain}_{count}"
         self._used.add(name)
         self._last[plain] = count
         return name
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Give no layer one of the names, unless it is allowed."""
+        self._kept.update(names)
+
+    def allow(self, names: Iterable[str]) -> None:
+        """Allow names that were kept."""
+        for name in self._kept.intersection(names):
+            self._kept.discard(name)
+            self._last.pop(name, None)
 
     def free(self, names: Iterable[str]) -> None:
         """Release the names."""
