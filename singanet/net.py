@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from singanet.base.notebooks import Shown
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
+    from singanet.data import Tokenizer
     from singanet.decoding import Decoder, DraftModel
+    from singanet.decoding.processors import ScoreFunction
     from singanet.engine.timeline import PeakMemory
     from singanet.gradients.first_order import Directions, N, Names, Y
     from singanet.layers.layer import Layer
@@ -768,11 +770,21 @@ class FeedForwardNet(Net):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-        stop: int | Sequence[int | Sequence[int]] | None = None,
+        stop: int | str | Sequence[int | str | Sequence[int]] | None = None,
         max_length: int | None = None,
         *,
         draft: FeedForwardNet | DraftModel | None = None,
         prefix: Decoder | None = None,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int | None = None,
+        bad_words: int | str | Sequence[int | str | Sequence[int]] | None = None,
+        logits: ScoreFunction | None = None,
+        guide: str | Mapping[str, Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> list[Array]:
         """Continue each of ``prompts``; return the new ids of each, (T,).
 
@@ -789,20 +801,61 @@ class FeedForwardNet(Net):
             top_k: Positive int, the number of likeliest ids to draw from; None for all.
             top_p: Number in (0, 1], the probability of the likeliest ids to draw from; None for 1.
             seed: Int from 0 on, the seed of the draws; None takes one as the constructor does.
-            stop: An id, or a list of ids and of sequences of ids, after which a row ends; None for
-                none.
+            stop: An id, or a list of ids and of sequences of ids, after which a row ends; a text,
+                or several in the list, before which a row ends. None for none.
             max_length: Positive int, the most steps that the decoder caches; past it the last half
                 is read again. None for the net's own maximum.
             draft: A smaller net of the same vocabulary, or a `DraftModel`, that proposes ids for
                 this net to verify; the distribution of the ids is the same.
             prefix: A `decoder` of this net that has read one sequence, which precedes each prompt.
+            num_beams: Positive int. Above 1, a beam search of so many continuations replaces the
+                draws: the ids of the best, as transformers finds it.
+            length_penalty: Number: the score of a beam is divided by its number of ids to this
+                power.
+            min_p: Number in (0, 1]: ids of less than this times the largest probability are not
+                drawn. None for all.
+            repetition_penalty: Positive number: scores of earlier ids, prompt included, are divided
+                by it, or multiplied if negative. 1 for none.
+            no_repeat_ngram_size: Positive int: no run of this many ids occurs twice. None for any.
+            bad_words: An id, a text, or a list of ids, runs of ids and texts that are not written.
+                A text counts with and without a space before it.
+            logits: A function of the ids (T,) of a text, prompt included, and the scores (C,) of
+                its next id; it returns changed scores.
+            guide: A regular expression, or a dict with a JSON schema, that the new text matches;
+                its end is the tokenizer's end id. It needs the extra ``guide``.
+            tokenizer: The `Tokenizer` of texts and ``guide``; None for the tokenizer of the folder
+                from which the net was loaded.
+            inputs: Dict by name of the further inputs (N, ...), a row for each prompt.
         """
-        from singanet.decoding import Sampling, generate
+        from singanet.decoding import BeamSearch, Processors, Sampling, generate
 
-        sampling = Sampling(temperature, top_k, top_p)
-        drawn = prompts, length, sampling, seed, stop, max_length
-        made = generate(self, *drawn, draft=draft, prefix=prefix)
+        words = self._tokenizer if tokenizer is None else tokenizer
+        changes = repetition_penalty, no_repeat_ngram_size, bad_words, logits, guide
+        made = generate(
+            self,
+            prompts,
+            length,
+            Sampling(temperature, top_k, top_p, min_p),
+            seed,
+            stop,
+            max_length,
+            draft=draft,
+            prefix=prefix,
+            processors=Processors.of(*changes, tokenizer=words),
+            beams=BeamSearch.of(num_beams, length_penalty),
+            tokenizer=words,
+            inputs=inputs,
+            encoder=self._encoder(),
+        )
         return [each.ids for each in made]
+
+    def _encoder(self) -> tuple[str, int] | None:
+        """Return the input of an encoder that reads prompts, and the id that starts a text."""
+        return None
+
+    def _tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the files from which the net was loaded."""
+        return None
 
     @checked_call
     def record(

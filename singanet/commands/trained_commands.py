@@ -169,9 +169,30 @@ def generate(
         "distribution of the text; the number of accepted tokens is printed at the end",
     ] = None,
     ahead: Annotated[int, "N", "tokens that --draft proposes at a time"] = 4,
+    num_beams: Annotated[
+        int, "N", "above 1, a beam search in place of draws; the text is printed at its end"
+    ] = 1,
+    length_penalty: Annotated[
+        float, "F", "power of the length that divides the score of a beam"
+    ] = 1.0,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
+    min_p: Annotated[
+        float | None, "F", "exclude tokens of less than this times the largest probability"
+    ] = None,
+    repetition_penalty: Annotated[
+        float, "F", "above 1, tokens that were used become less likely"
+    ] = 1.0,
+    no_repeat_ngram_size: Annotated[
+        int | None, "N", "write no run of N tokens twice (default: any)"
+    ] = None,
+    bad_words: Annotated[
+        list[str] | None, "TEXT", "do not write this text; may be repeated"
+    ] = None,
+    guide: Annotated[
+        str | None, "REGEX|FILE.json", "an expression, or a JSON schema, that the text matches"
+    ] = None,
     seed: Seed = 0,
 ) -> int:
     """Answer a prompt, or continue it, with a published language model.
@@ -181,20 +202,23 @@ def generate(
 
     Examples:
       singanet generate runs/tuned "What is the capital of France?" --temperature 0
+      singanet generate runs/tuned "Name a color." --guide "(red|green|blue)"
     """
     from singanet import pretrained
     from singanet.commands.runs.published import (
         draft_for,
         ends_of,
         expect_causal,
+        guide_in,
         model_in,
         streamed,
         tokenizer_for,
     )
-    from singanet.decoding import Sampling
+    from singanet.decoding import BeamSearch, Processors, Sampling
     from singanet.pretrained.source import folder_of
 
-    sampling = Sampling(temperature, top_k, top_p)
+    beams = BeamSearch.of(num_beams, length_penalty)
+    sampling = Sampling(0.0 if num_beams > 1 else temperature, top_k, top_p, min_p)
     place = model_in(folder_of(model))
     net = pretrained.load(place, inputs=["input_ids"])
     expect_causal(net, place)
@@ -205,7 +229,11 @@ def generate(
     ids = tokenizer.prompt(messages) if chats else tokenizer.encode(prompt)
     ends = ends_of(net, tokenizer)
     helper = None if draft is None else draft_for(tokenizer, draft, ahead)
-    texts = streamed(net, tokenizer, ids, length, sampling, seed, ends, stop or (), helper)
+    words = bad_words or None
+    changes = repetition_penalty, no_repeat_ngram_size, words, None, guide_in(guide)
+    processors = Processors.of(*changes, tokenizer=tokenizer)
+    drawn = length, sampling, seed, ends, stop or (), helper, processors, beams
+    texts = streamed(net, tokenizer, ids, *drawn)
     if not chats:
         print(prompt, end="", flush=True)
     for text in texts:

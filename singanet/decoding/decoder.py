@@ -92,6 +92,8 @@ class Decoder:
             checked_count("net.decoder", "max_length", max_length, 1)
         self._spare = checked_count("net.decoder", "spare", spare, 0)
         self._kept = KeptSteps()
+        # Generation reads the scores before the link.
+        self._linked = True
         self.reset()
         parts = self._plan, self._sequences, self._readers, self._limit, self._fixed
         self._kept = Trial(net, *parts).kept(self._run, lambda: self._pasts, self.reset)
@@ -168,7 +170,7 @@ class Decoder:
         results = self._run(x, self._plan.outputs, self._fixed, last_of)
         self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
-        return out if self.net.loss is None else self.net.loss.link(out)
+        return self.net.loss.link(out) if self._linked and self.net.loss is not None else out
 
     def read(self, parts: Sequence[Any], anew: Collection[int] = ()) -> Array:
         """Read the next steps of each sequence; return the outputs (N, ...) at the last of them.

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.arguments import own_errors
+from singanet.base.arguments import is_int, own_errors
 from singanet.base.heap import lasting
 from singanet.base.progress import ProgressBar
 from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import Reader
+from singanet.data import Tokenizer
 from singanet.engine.holding import KINDS, hold_blocks
 from singanet.engine.net import Net
 from singanet.errors import (
@@ -70,6 +71,21 @@ class PretrainedNet(FeedForwardNet):
     def config(self) -> dict[str, Any]:
         """The model's config.json; changes to it are saved."""
         return self.origin.config
+
+    def _encoder(self) -> tuple[str, int] | None:
+        if "decoder_input_ids" not in self.ports().inputs:
+            return None
+        keys = "decoder_start_token_id", "bos_token_id", "pad_token_id"
+        starts = (self.config.get(key) for key in keys)
+        return "input_ids", next((start for start in starts if is_int(start, 0)), 0)
+
+    def _tokenizer(self) -> Tokenizer | None:
+        origin = getattr(self, "origin", None)
+        if origin is None or not (origin.files or origin.tokenizer):
+            return None
+        if origin.tokenizer:
+            return Tokenizer.of_gguf(origin.tokenizer)
+        return Tokenizer.of(next(iter(origin.files.values())).parent)
 
 
 _MOST_BLOCKS = 1000

@@ -29,7 +29,14 @@ def expected(folder, ids, **drawn):
 
 
 @pytest.mark.parametrize("drawn",
-    [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.8, "seed": 3}])  # fmt: skip
+    [
+        {"temperature": 0},
+        {"temperature": 0.9, "top_p": 0.8, "seed": 3},
+        {"min_p": 0.1, "repetition_penalty": 1.3, "temperature": 0.8, "seed": 3},
+        {"num_beams": 3, "length_penalty": 0.5, "no_repeat_ngram_size": 2},
+        {"bad_words": "king", "temperature": 0},
+        {"guide": "[a-z]{2,5}", "temperature": 0},
+    ])  # fmt: skip
 def test_it_answers_by_the_template_and_writes_on_without(llama, capsys, drawn):
     options = [part for name, value in drawn.items() for part in (f"--{name}", value)]
     options = [str(each).replace("_", "-") for each in options]
@@ -47,6 +54,19 @@ def test_it_ends_before_a_stop(llama, capsys):
     stop = whole[4:6]
     told = out_of(capsys, *argv, "--stop", stop, "--stop", "never, never")
     assert told == whole[: whole.index(stop)] + "\n"
+
+
+def test_a_guide_may_be_a_schema(llama, capsys, tmp_path, refused):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema |= {"additionalProperties": False}
+    file = tmp_path / "schema.json"
+    argv = ["generate", str(llama), "Speak", "--temperature", "0", "--guide", str(file)]
+    assert "schema.json" in refused(*argv)
+    for wrong in ("[1]", "{", '{"type": 5}'):
+        file.write_text(wrong)
+        assert "guide" in refused(*argv)
+    file.write_text(json.dumps(schema))
+    assert set(json.loads(out_of(capsys, *argv))) == {"a"}
 
 
 NAMED = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from singanet import pretrained
 from singanet.decoding import DraftModel, Sampling, generate
-from singanet.decoding.generate import Offer, judged
+from singanet.decoding.drafts import Offer, judged
 from singanet.errors import ArgumentError
 from singanet.layers import GRU, RotaryEmbedding
 from singanet.models import build

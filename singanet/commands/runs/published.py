@@ -13,14 +13,15 @@ from typing import Any, cast
 import numpy as np
 
 from singanet import pretrained
-from singanet.base.files import replacing
+from singanet.base.files import explained, replacing
 from singanet.base.progress import progress
 from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
 from singanet.data.tokens.text_files import TextFiles
-from singanet.decoding import Decoder, DraftModel, Sampling, Writer
+from singanet.decoding import BeamSearch, Decoder, DraftModel, Processors, Sampling, Writer
+from singanet.decoding import generate as written
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.models import ModelEntry, Recipe
@@ -158,12 +159,15 @@ def streamed(
     ends: Collection[int] = (),
     stops: Sequence[str] = (),
     draft: DraftModel | None = None,
+    processors: Processors | None = None,
+    beams: BeamSearch | None = None,
 ) -> Iterator[str]:
     """Yield the text after ``ids``, in pieces of whole characters: at most ``length`` tokens.
 
     The text ends before the first of the tokens ``ends`` or the texts ``stops``; a possible start
     of a stop is yielded when it turns out not to be one. Past the maximum steps of ``net`` the net
-    reads the last half again. A ``draft`` proposes tokens, as in `DraftModel`. Errors, at once: a
+    reads the last half again. A ``draft`` proposes tokens, as in `DraftModel`, ``processors``
+    change the scores, and ``beams`` of more than one yield a text as a whole. Errors, at once: a
     number out of range; more ``ids`` than the net's maximum, or none.
     """
     most = getattr(net, "most_steps", None)
@@ -172,8 +176,31 @@ def streamed(
         raise refusal("the prompt", expected, str(len(ids)), "shorten it, or pass some words")
     if "" in stops:
         raise refusal("--stop", "a text", "none", "remove it")
-    texts = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
+    if beams is not None and beams.num_beams > 1:
+        given: dict[str, Any] = {"draft": draft, "processors": processors, "beams": beams}
+        given["tokenizer"] = tokenizer
+        (best,) = written(net, [ids], length, sampling, seed, [*ends, *stops], **given)
+        return iter([tokenizer.decode([id for id in best.ids.tolist() if id not in ends])])
+    drawn = _drawn(net, ids, length, sampling, seed, draft, processors)
+    texts = _texts(drawn, tokenizer, ends)
     return before_stops(texts, stops) if stops else texts
+
+
+def guide_in(given: str | None) -> str | dict[str, Any] | None:
+    """Return the expression ``given``, or the schema in the .json file of this name."""
+    if given is None or not given.endswith(".json"):
+        return given
+    path = Path(given)
+    with explained(path, "the JSON schema of --guide"):
+        content = path.read_text("utf-8", errors="replace")
+    try:
+        schema = json.loads(content)
+    except ValueError as error:
+        schema = error
+    if not isinstance(schema, dict):
+        received = str(schema) if isinstance(schema, ValueError) else type(schema).__name__
+        raise refusal(f"--guide {given!r}", "a JSON schema, an object", received, "mend the file")
+    return schema
 
 
 def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
@@ -220,6 +247,7 @@ def _drawn(
     sampling: Sampling,
     seed: int,
     draft: DraftModel | None = None,
+    processors: Processors | None = None,
 ) -> Iterator[int]:
     """Yield ``length`` ids after ``ids``; errors at once."""
     if length < 1:
@@ -228,7 +256,8 @@ def _drawn(
         raise refusal("--seed", "0 or more", str(seed), "pass another seed")
     spare = 0 if draft is None else draft.spare
     rng = np.random.default_rng(seed)
-    writer = Writer(Decoder(net, spare=spare), [ids], sampling, rng, draft)
+    decoder = Decoder(net, spare=spare)
+    writer = Writer(decoder, [ids], sampling, rng, draft, None, processors)
     return islice((int(new) for further in writer for new in further[0].ids), length)
 
 

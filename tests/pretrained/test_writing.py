@@ -1,0 +1,62 @@
+"""What nets write, to the token as transformers does."""
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from tests.pretrained.peers import make, torch, write
+
+NETS = ["llama", "gpt2", "t5"]
+INPUTS = {"t5": ["input_ids", "decoder_input_ids"]}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The models with the nets of their folders; outputs far from even."""
+    found = {}
+    for name in NETS:
+        model = make(name, 5)
+        with torch.no_grad():
+            for param in model.parameters():
+                param.mul_(4.0 if param.ndim > 1 else 1.0)
+        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = 0
+        folder = tmp_path_factory.mktemp(name)
+        write(model, folder)
+        found[name] = model, pretrained.load(folder, inputs=INPUTS.get(name, ["input_ids"]))
+    return found
+
+
+SEARCHES = {
+    "greedy": {},
+    "repetition": {"repetition_penalty": 1.3},
+    "ngrams": {"no_repeat_ngram_size": 2},
+    "single ids": {"no_repeat_ngram_size": 1},
+    "bad words": {"bad_words": [[5], [7, 9], [30, 31, 32]]},
+    "all": {"repetition_penalty": 1.7, "no_repeat_ngram_size": 3, "bad_words": [[5], [7, 9]]},
+    "beams": {"num_beams": 3},
+    "long beams": {"num_beams": 4, "length_penalty": 2.0},
+    "short beams": {"num_beams": 5, "length_penalty": -1.0},
+    "beams, all": {"num_beams": 3, "repetition_penalty": 1.2, "no_repeat_ngram_size": 2},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", NETS)
+def test_the_ids_of_transformers(name, search, models):
+    model, net = models[name]
+    rng = np.random.default_rng(0)
+    told = dict(SEARCHES[search])
+    if "bad_words" in told:
+        told["bad_words_ids"] = told.pop("bad_words")
+    for count in (1, 3):
+        prompts = rng.integers(3, 48, (count, 6))
+        theirs = model.generate(
+            torch.tensor(prompts), attention_mask=torch.ones(prompts.shape), max_new_tokens=14,
+            do_sample=False, eos_token_id=[2, 11], pad_token_id=0, **told,
+        ).numpy()  # fmt: skip
+        given = {} if "num_beams" in told else {"temperature": 0}
+        ours = net.generate(prompts, 14, stop=[2, 11], **given, **SEARCHES[search])
+        start = 1 if name == "t5" else prompts.shape[1]
+        for row, own in zip(theirs[:, start:], ours, strict=True):
+            ends = [k + 1 for k, id in enumerate(row) if id in (2, 11)]
+            assert own.tolist() == row[: min(ends, default=len(row))].tolist()
