@@ -202,7 +202,7 @@ def generate(
 
     Examples:
       singanet generate runs/tuned "What is the capital of France?" --temperature 0
-      singanet generate runs/tuned "Name a color." --guide "(red|green|blue)"
+      singanet generate runs/tuned "Name a color." --guide "red|green|blue"
     """
     from singanet import pretrained
     from singanet.commands.runs.published import (
@@ -217,7 +217,7 @@ def generate(
     from singanet.decoding import BeamSearch, Processors, Sampling
     from singanet.pretrained.source import folder_of
 
-    beams = BeamSearch.of(num_beams, length_penalty)
+    beams = BeamSearch._of(num_beams, length_penalty)
     sampling = Sampling(0.0 if num_beams > 1 else temperature, top_k, top_p, min_p)
     place = model_in(folder_of(model))
     net = pretrained.load(place, inputs=["input_ids"])
@@ -231,7 +231,7 @@ def generate(
     helper = None if draft is None else draft_for(tokenizer, draft, ahead)
     words = bad_words or None
     changes = repetition_penalty, no_repeat_ngram_size, words, None, guide_in(guide)
-    processors = Processors.of(*changes, tokenizer=tokenizer)
+    processors = Processors._of(*changes, tokenizer=tokenizer)
     drawn = length, sampling, seed, ends, stop or (), helper, processors, beams
     texts = streamed(net, tokenizer, ids, *drawn)
     if not chats:

@@ -38,7 +38,7 @@ class BeamSearch(NamedTuple):
     length_penalty: float = 1.0
 
     @classmethod
-    def of(cls, num_beams: int, length_penalty: float) -> BeamSearch:
+    def _of(cls, num_beams: int, length_penalty: float) -> BeamSearch:
         """Return the checked settings; one beam is a search as well."""
         where, usual = "net.generate, argument length_penalty", "1.0 divides by the length"
         power = checked_number(where, length_penalty, "a number", lambda _: True, usual)

@@ -56,7 +56,7 @@ class Processors:
             checked_count("net.generate", "no_repeat_ngram_size", self.no_repeat_ngram_size, 1)
 
     @classmethod
-    def of(
+    def _of(
         cls,
         repetition_penalty: float,
         no_repeat_ngram_size: int | None,
