@@ -447,11 +447,13 @@ class WatchedPass(Pass):
         released: Callable[[], object] = lambda: None,
     ) -> None:
         self.plan: Plan = made.plan
-        self.shapes: Mapping[str, Any] = made.shapes
+        self.shapes: Mapping[str, Any] = {}
         self._made, self._watch, self._released = made, watch, released
 
     def hand_out(self) -> dict[str, Any]:
-        return self._made.hand_out()
+        outputs = self._made.hand_out()
+        self.shapes = self._made.shapes
+        return outputs
 
     def backward(self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]) -> Walk:
         return self._watch(self._made.backward(net, slot_grads, asked))

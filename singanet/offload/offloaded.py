@@ -82,6 +82,13 @@ class FolderPlace(ParamStorage):
         return self.shelf.lend(self.name)
 
     def write(self, array: Array) -> None:
+        if self.shelf.replays:
+            raise CallOrderError(
+                f"parameter {self.name!r}",
+                expected="new values between steps and passes",
+                received="some within a recorded one, by its layer, loss or measure",
+                advice="write them after it has returned",
+            )
         self.shelf.write(self.name, array)
 
 
@@ -187,6 +194,15 @@ class OffloadExecutor(LayerByLayer):
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
+        # Other ranks' gradients come when the layer's arrays are there no more.
+        late = any(not (stage._alone or stage._local) for stage in self._rule_chain.reducers)
+        if other is None and not (asked or late) and self._turns(net):
+            with self._turn():
+                self._adopt_new()
+                self.move_state()
+                made = self.programs.passes(net, feed, self._turn, self.rule)
+            if made is not None:
+                return self._watched_pass(made, None)
         plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
@@ -237,18 +253,38 @@ class OffloadExecutor(LayerByLayer):
         finally:
             self._sees_updates = self._updates_late = self._ends_late = False
 
-    def _by_program(
-        self, find: Callable[[], Replay | None], run: Callable[[Replay, Array], Any]
-    ) -> Any:
-        """Return what ``run`` makes by the program found; None if there is none.
+    def _turns(self, net: Any) -> bool:
+        """Whether calls may be made by programs now.
 
         On a device, and if activations are offloaded too, nothing is recorded. One program runs at
         a time: what its Python steps call runs by the layers.
         """
+        self._expect_own_process()
         records = self.shelf.room.xp is np and not self.activations
-        if not (records and self._net._passes_are_its_own and self._one.acquire(blocking=False)):
-            return None
+        return records and net._passes_are_its_own and not self._one.locked()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """A block in which a program has the folder. Errors: it is within that of another."""
+        if not self._one.acquire(blocking=False):
+            raise CallOrderError(
+                "net.backward",
+                expected="a walk that goes on after the step or pass that is under way",
+                received="one that goes on within it, by its measure, loss or layer",
+                advice="end the walk before, or after it",
+            )
         try:
+            yield
+        finally:
+            self._one.release()
+
+    def _by_program(
+        self, find: Callable[[], Replay | None], run: Callable[[Replay, Array], Any]
+    ) -> Any:
+        """Return what ``run`` makes by the program found; None if there is none."""
+        if not self._turns(self._net):
+            return None
+        with self._turn():
             self._adopt_new()
             found = find()
             if found is None:
@@ -259,8 +295,6 @@ class OffloadExecutor(LayerByLayer):
             finally:
                 if not found.under_way:
                     self.programs.give_back(arena)
-        finally:
-            self._one.release()
 
     def _program_of_step(self, net: Any, request: StepRequest) -> Replay | None:
         self.move_state()
@@ -293,6 +327,12 @@ class OffloadExecutor(LayerByLayer):
     def gradients(
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
+        if self._turns(net):
+            with self._turn():
+                self._adopt_new()
+                found = self.programs.answers(net, asked, self._turn)
+            if found is not None:
+                return self.watched(found, None) if asked.streamed else found
         plan = net._execution_plan()
         self._begin(lambda: self._training_groups(plan))
         own = self._store(asked.plan, asked.feed) if self.activations else None
@@ -332,6 +372,7 @@ class OffloadExecutor(LayerByLayer):
 
     def commit(self) -> None:
         """Make the folder a checkpoint of the net as it is."""
+        self.shelf.leave()
         self.shelf.put_back()
         self.shelf.commit(self._small())
 
@@ -434,6 +475,7 @@ class OffloadExecutor(LayerByLayer):
         self.shelf.follow(groups())
 
     def _adopt_new(self) -> None:
+        self.shelf.leave()
         params = self._net.params()
         if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
             entries = [*entries_of(params), *self._state_entries()]
@@ -442,7 +484,7 @@ class OffloadExecutor(LayerByLayer):
 
     def _adopt(self, entries: list[Entry]) -> None:
         """Have places for ``entries``, and large parameters of layers that came later in them."""
-        self.shelf.lay_out(entries, self._small)
+        laid = self.shelf.lay_out(entries, self._small)
         chain, known, parts = self._rule_chain, self.shelf.next.entries, {}
         self._rows = {}
         for param in [] if self.rule is None else self._trained():
@@ -451,7 +493,9 @@ class OffloadExecutor(LayerByLayer):
                 self._rows[param.name] = rows
                 for key in self._state_names(param.name):
                     parts[key] = [part_of(known[key], each) for each in rows]
-        self.shelf.divide(parts, self._small)
+        if self.shelf.divide(parts, self._small) or laid:
+            # They have loads of arrays that are others now.
+            self.programs.clear()
         for state in [] if self.rule is None else self.rule.states():
             keys = self._state_names(state.name)
             # Mixed precision, which a step brings, has them in another type.

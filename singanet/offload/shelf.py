@@ -29,6 +29,7 @@ from singanet.device import Device, cpu
 from singanet.offload.generation import AccessOrder, Generation, Scratch
 from singanet.ops.transfers import Transfers
 from singanet.program.layout import ALIGNMENT
+from singanet.program.loads import LoadRun
 from singanet.types import Array
 
 Move = Callable[[memoryview], None]
@@ -145,17 +146,24 @@ class OffloadStore:
         self._changed = threading.Condition()
         self._reserved = 0
         self.peak = 0
-        # The arrays that a program uses now, and the memory that programs have them in: whose it
-        # is, and the names of arrays that it still holds.
+        # The arrays that a program uses now, its run, and whether that meets its caller; the
+        # views that this one got; and the memory that programs have: whose it is, and the names
+        # of arrays that it still holds.
         self.loaded: dict[str, Array] = {}
-        self.replays = False
+        self._run_now: LoadRun | None = None
+        self._rests = False
+        self._handed: list[Array] = []
         self._program: tuple[Any, Array] | None = None
         self._kept: frozenset[str] = frozenset()
 
     # -- for programs ---------------------------------------------------------------------------
 
-    def claim(self, program: object, nbytes: int) -> Array:
-        """Return memory for ``program``, the same as before if nobody else had it meanwhile."""
+    def claim(self, program: object, nbytes: int, beside: int) -> Array:
+        """Return memory for ``program``, the same as before if nobody else had it meanwhile.
+
+        There is room for so many bytes ``beside`` it.
+        """
+        self.leave()
         self.put_back()
         self._drain()
         with self._changed:
@@ -166,7 +174,8 @@ class OffloadStore:
             if self._program is None or self._program[0] is not program:
                 memory = None if self._program is None else self._program[1]
                 self._kept = frozenset()
-                if memory is None or memory.nbytes < nbytes + ALIGNMENT:
+                most = max(nbytes, self.keep - beside)
+                if memory is None or not nbytes <= memory.nbytes - ALIGNMENT <= most:
                     self._drop_program()
                     memory = self.room.new(nbytes + ALIGNMENT)
                 self._program = program, memory
@@ -178,15 +187,40 @@ class OffloadStore:
             self._program[0].forget()
         self._program, self._kept = None, frozenset()
 
-    def begin(self) -> frozenset[str]:
-        """Begin a replay; return the names of the arrays that the memory still holds."""
-        self.replays, names, self._kept = True, self._kept, frozenset()
+    @property
+    def replays(self) -> bool:
+        """Whether a program runs, and nobody else may change arrays."""
+        return self._run_now is not None and not self._rests
+
+    def begin(self, run: LoadRun) -> frozenset[str]:
+        """Begin the replay of ``run``; return the names of the arrays that the memory holds."""
+        self._run_now, names, self._kept = run, self._kept, frozenset()
         return names
 
     def end(self, names: frozenset[str]) -> None:
         """End a replay, whose memory holds the arrays ``names`` from now on."""
+        self.rest(False)
         self.loaded.clear()
-        self.replays, self._kept = False, names
+        self._run_now, self._kept = None, names
+
+    def rest(self, rests: bool) -> None:
+        """Let the caller of a replay use the store for as long as it ``rests``.
+
+        Arrays that it got are read-only afterwards.
+        """
+        if not rests:
+            for array in self._handed:
+                self.room.lock(array)
+            self._handed.clear()
+            if self._held:
+                self.put_back()
+                self._drain()
+        self._rests = rests
+
+    def leave(self) -> None:
+        """End a replay that rests."""
+        if self._rests and self._run_now is not None:
+            self._run_now.leave()
 
     def fill(self, name: str, array: Array) -> None:
         """Read an array."""
@@ -273,19 +307,32 @@ class OffloadStore:
 
     def read(self, name: str) -> Array:
         """The array, read-only."""
-        with self._changed:
-            held = self._get(name, ("reading",))
-            found = held.array.view()
+        if name in self.loaded:
+            found = self.loaded[name].view()
+        else:
+            if self._run_now is not None:
+                self._run_now.settle(name)
+            with self._changed:
+                found = self._get(name, ("reading",)).array.view()
         self.room.lock(found)
         return found
 
     def lend(self, name: str) -> Array:
         """The array, which may be changed until `put_back`."""
+        if name in self.loaded:
+            self._handed.append(self.loaded[name].view())
+            return self._handed[-1]
+        self._pause(name)
         with self._changed:
             held = self._get(name, ("reading", "writing"))
             held.state = "lent"
             self._kept -= {name}
             return held.array
+
+    def _pause(self, name: str) -> None:
+        """Have the run that rests read the array ``name`` anew, if it needs it."""
+        if self._run_now is not None and self._rests:
+            self._run_now.pause(name)
 
     def put_back(self, names: Iterable[str] | None = None, changed: bool = True) -> None:
         """End the loan of ``names``, or of all; what was ``changed`` is written.
@@ -332,6 +379,10 @@ class OffloadStore:
 
     def write(self, name: str, array: Array) -> None:
         """Write ``array`` as the values of ``name``, before this returns."""
+        if name in self.loaded:
+            self.loaded[name][...] = self.room.put(array).reshape(self.loaded[name].shape)
+            return
+        self._pause(name)
         entry = self.entry(name)
         data = on_host(array).astype(entry.dtype, copy=False).reshape(entry.shape)
         with self._changed:
@@ -349,24 +400,28 @@ class OffloadStore:
             self.fresh.discard(name)
             self.next.behind.add(name)
 
-    def lay_out(self, entries: Sequence[Entry], small: Callable[[], Mapping[str, Array]]) -> None:
-        """Have places for ``entries`` from now on; ``small`` is as for `commit`."""
+    def lay_out(self, entries: Sequence[Entry], small: Callable[[], Mapping[str, Array]]) -> bool:
+        """Have places for ``entries`` from now on; ``small`` is as for `commit`.
+
+        Returns whether they are others than before.
+        """
         if self.next.entries == {entry.name: entry for entry in entries}:
-            return
+            return False
         self._drain()
         if self.fresh:
             self.commit(small())
         self._move(entries)
+        return True
 
     def divide(
         self, parts: Mapping[str, Sequence[Entry]], small: Callable[[], Mapping[str, Array]]
-    ) -> None:
+    ) -> bool:
         """Have ``parts`` in the place of the arrays that they are listed by, and of no others.
 
-        ``small`` is as for `commit`.
+        ``small`` is as for `commit`. Returns whether they are others than before.
         """
         if parts == self._parts:
-            return
+            return False
         self._drain()
         if self.fresh:
             self.commit(small())
@@ -379,6 +434,7 @@ class OffloadStore:
             for file in (self.latest, self.next):
                 file.divide(parts)
             self._parts, self._kept = parts, frozenset()
+        return True
 
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
@@ -620,7 +676,7 @@ class OffloadStore:
             victim = max(clean, key=self._schedule.distance, default=None)
             if victim is not None and self._schedule.distance(victim) > distance:
                 self._evict(victim)
-            elif self._program is not None and not self.replays:
+            elif self._program is not None and self._run_now is None:
                 self._drop_program()
             else:
                 return False

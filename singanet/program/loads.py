@@ -33,14 +33,20 @@ class ArrayStore(Protocol):
     keep: int
     loaded: dict[str, Array]
 
-    def claim(self, program: object, nbytes: int) -> Array:
-        """Return memory for ``program``, the same as before if nobody else had it meanwhile."""
+    def claim(self, program: object, nbytes: int, beside: int) -> Array:
+        """Return memory for ``program``, the same as before if nobody else had it meanwhile.
 
-    def begin(self) -> frozenset[str]:
-        """Begin a replay; return the names of the arrays that the memory still holds."""
+        There is room for so many bytes ``beside`` it.
+        """
+
+    def begin(self, run: LoadRun) -> frozenset[str]:
+        """Begin ``run``; return the names of the arrays that the memory still holds."""
 
     def end(self, names: frozenset[str]) -> None:
-        """End a replay, whose memory holds the arrays ``names`` from now on."""
+        """End a run, whose memory holds the arrays ``names`` from now on."""
+
+    def rest(self, rests: bool) -> None:
+        """Let the run's caller use the store for as long as it ``rests``."""
 
     def fill(self, name: str, array: Array) -> None:
         """Read an array."""
@@ -77,80 +83,196 @@ class LoadedArray(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A read or write of the array ``name`` at ``place``, once ``after`` arrays are released."""
+    """A read or write of the array ``name`` at ``place``, once ``after`` arrays are released.
+
+    What is read is used until ``until`` arrays are.
+    """
 
     name: str
     place: Ref
     after: int
     writes: bool
+    until: int
 
 
 class Loads:
     """The ``transfers`` of a replay in their order, and the ``nbytes`` of memory that they use.
 
-    The first ones read the arrays ``kept``, which stay in memory from one replay to the next.
+    Calls have arrays of so many bytes ``beside``. The first transfers read the arrays ``kept``,
+    which stay in memory from one replay to the next.
     """
 
     def __init__(
-        self, store: ArrayStore, transfers: Sequence[Transfer], kept: frozenset[str], nbytes: int
+        self,
+        store: ArrayStore,
+        transfers: Sequence[Transfer],
+        kept: frozenset[str],
+        nbytes: int,
+        beside: int,
     ) -> None:
-        self.nbytes, self.transfers = nbytes, transfers
-        self._store, self._kept = store, kept
-        self._changed = threading.Condition()
-        self._done = self._released = 0
-        self._stopped = False
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
+        self.nbytes, self.transfers, self.kept = nbytes, transfers, kept
+        self.store, self._beside = store, beside
+        self._now: LoadRun | None = None
         self.forget: Callable[[], object] = lambda: None
+
+    @property
+    def released(self) -> int:
+        """How many arrays the last replay was done with."""
+        return 0 if self._now is None else self._now.released
 
     def claim(self) -> Array:
         """Return the memory of the arrays."""
-        return self._store.claim(self, self.nbytes)
+        return self.store.claim(self, self.nbytes, self._beside)
+
+    def begin(self, array: Callable[[Ref], Array], released: int = 0) -> LoadRun:
+        """Begin a replay where so many arrays were released, and return its transfers."""
+        self._now = LoadRun(self, [array(each.place) for each in self.transfers], released)
+        return self._now
 
     @contextmanager
     def running(self, array: Callable[[Ref], Array]) -> Iterator[None]:
-        """A block in which the transfers are made, up to the call of `finish`.
-
-        Errors: those of reads and writes.
-        """
-        self._done = self._released = 0
-        self._stopped, self._error = False, None
-        arrays = [array(transfer.place) for transfer in self.transfers]
-        there = self._store.begin()
-        self._thread = threading.Thread(target=self._run, args=(arrays, there), daemon=True)
-        self._thread.start()
+        """A block in which the transfers are made. Errors: those of reads and writes."""
+        run = self.begin(array)
         try:
             yield
+            run.finish()
         finally:
-            self._end(frozenset())
+            run.stop()
+
+    def load(self, name: str, needed: int, number: int, array: Array) -> None:
+        """Have an array in memory, which the first ``needed`` transfers bring."""
+        assert self._now is not None
+        self._now.load(name, needed, number, array)
+
+    def release(self, number: int) -> None:
+        """Let go of the array that is the ``number``-th."""
+        assert self._now is not None
+        self._now.release(number)
 
     def finish(self) -> None:
-        """Wait for all transfers; whoever comes later uses the store by itself."""
-        self._wait(len(self.transfers))
-        self._end(self._kept)
+        """End the transfers; whoever comes later uses the store by itself."""
+        assert self._now is not None
+        self._now.finish()
+
+
+class LoadRun:
+    """The transfers of ``loads`` in one replay, in which ``released`` arrays are done with.
+
+    A thread makes them beside the calls. At a mark, where the replay meets its caller, the run
+    ``rests``: the caller may change the arrays that are loaded there, use the store, or end the
+    run. Another one then goes on from there.
+    """
+
+    def __init__(self, loads: Loads, arrays: Sequence[Array], released: int) -> None:
+        self.released = released
+        self._loads, self._store, self._arrays = loads, loads.store, arrays
+        self._changed = threading.Condition()
+        self._open: dict[int, str] = {}
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._here = {*loads.store.begin(self)} & loads.kept
+        self._go_on()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no transfer is made any more."""
+        return self._thread is None
+
+    def _go_on(self) -> None:
+        """Begin all transfers that are left, and that bring no array in use."""
+        self._done, self._stopped = 0, False
+        left = [
+            number
+            for number, each in enumerate(self._loads.transfers, 1)
+            if (each.after if each.writes else each.until) > self.released
+            and (each.writes or each.until not in self._open)
+        ]
+        self._thread = threading.Thread(target=self._run, args=(left,), daemon=True)
+        self._thread.start()
+
+    def load(self, name: str, needed: int, number: int, array: Array) -> None:
+        """As `Loads.load`."""
+        if self._done < needed:
+            self._wait(needed)
+        self._open[number] = name
+        self._store.loaded[name] = array
+
+    def release(self, number: int) -> None:
+        """As `Loads.release`."""
+        name = self._open.pop(number, None)
+        if name is None:
+            return
+        del self._store.loaded[name]
+        with self._changed:
+            self.released = number
+            self._changed.notify_all()
+
+    @contextmanager
+    def at_mark(self) -> Iterator[None]:
+        """A block in which the run rests. A walk that its caller leaves there ends it."""
+        self._store.rest(True)
+        try:
+            yield
+        except GeneratorExit:
+            self.leave()
+            raise
+        if not self.ended:
+            self._store.rest(False)
+            if self._stopped:
+                self._go_on()
+
+    def pause(self, name: str) -> None:
+        """Have the caller change the array ``name`` in the store, as long as the run rests."""
+        if any(each.name == name for each in self._loads.transfers):
+            self._halt()
+            self._here.discard(name)
+
+    def settle(self, name: str) -> None:
+        """Wait for writes of the array ``name``."""
+        numbers = [
+            number
+            for number, each in enumerate(self._loads.transfers, 1)
+            if each.writes and each.name == name and each.after <= self.released
+        ]
+        if numbers and not self._stopped:
+            self._wait(numbers[-1])
+
+    def leave(self) -> None:
+        """End the run at a mark: arrays in use are written as they are now."""
+        if self.ended:
+            return
+        if self._stopped:
+            self._go_on()
+        for number in sorted(self._open):
+            self.release(number)
+        self.finish()
+
+    def finish(self) -> None:
+        """Make the writes that are due, and end the run. Errors: those of reads and writes."""
+        if self.ended:
+            return
+        self._halt()
+        if self._error is not None:
+            raise self._error
+        self._end(frozenset(self._here))
+
+    def stop(self) -> None:
+        """End a run that failed."""
+        if not self.ended:
+            self.released = -1
+            self._halt()
+            self._end(frozenset())
 
     def _end(self, kept: frozenset[str]) -> None:
-        if self._thread is None:
-            return
+        self._store.end(kept)
+        self._thread, self._arrays = None, ()
+
+    def _halt(self) -> None:
+        assert self._thread is not None
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         self._thread.join()
-        self._store.end(kept)
-        self._thread = None
-
-    def load(self, name: str, needed: int, array: Array) -> None:
-        """Have an array in memory, which the first ``needed`` transfers bring."""
-        if self._done < needed:
-            self._wait(needed)
-        self._store.loaded[name] = array
-
-    def release(self, name: str, number: int) -> None:
-        """Let go of an array, as call ``number`` of all that do."""
-        del self._store.loaded[name]
-        with self._changed:
-            self._released = number
-            self._changed.notify_all()
 
     def _wait(self, needed: int) -> None:
         with self._changed:
@@ -158,22 +280,30 @@ class Loads:
             if self._error is not None:
                 raise self._error
 
-    def _run(self, arrays: Sequence[Array], there: frozenset[str]) -> None:
+    def _run(self, left: Sequence[int]) -> None:
         try:
-            for number, (transfer, array) in enumerate(zip(self.transfers, arrays, strict=True), 1):
-                name, after = transfer.name, transfer.after
+            for number in left:
+                name, _, after, writes, _ = self._loads.transfers[number - 1]
                 with self._changed:
-                    while self._released < after and not self._stopped:
-                        self._changed.wait()
-                    if self._stopped:
-                        return
-                if transfer.writes:
-                    self._store.drain(name, array)
-                elif number > len(self._kept) or name not in there:
-                    self._store.fill(name, array)
-                with self._changed:
-                    self._done = number
+                    # All before are made, or not needed any more.
+                    self._done = number - 1
                     self._changed.notify_all()
+                    while self.released < after and not self._stopped:
+                        self._changed.wait()
+                    if self.released < after:
+                        return
+                    if self._stopped and not writes:
+                        continue
+                array = self._arrays[number - 1]
+                if writes:
+                    self._store.drain(name, array)
+                elif name not in self._here:
+                    self._store.fill(name, array)
+                    if name in self._loads.kept:
+                        self._here.add(name)
+            with self._changed:
+                self._done = len(self._arrays)
+                self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - raised by whoever waits for a transfer
             with self._changed:
                 self._error = error
@@ -224,18 +354,18 @@ def with_loads(
     places = [stored[u.token].at(memory, at) for u, at in zip(uses, offsets, strict=True)]
     names = {token: each.name for token, each in stored.items()}
     transfers, needed = _transfers(uses, kept, starts, places, names)
-    loads = Loads(store, transfers, frozenset(names[token] for token in kept), nbytes)
+    loads = Loads(store, transfers, frozenset(names[token] for token in kept), nbytes, beside)
     before: dict[int, list[Call]] = {}
     after: dict[int, list[Call]] = {}
     moves: list[dict[int, tuple[int, int]]] = [{} for _ in calls]
     for use, place, count in zip(uses, places, needed, strict=True):
         for each in moves[use.first : use.last + 1]:
             each[use.token] = memory, place.offset
-        load = _call(calls[use.first], "load", loads.load, names[use.token], count, place)
+        name = names[use.token]
+        load = _call(calls[use.first], "load", loads.load, name, count, use.number, place)
         before.setdefault(use.first, []).append(load)
     for use in sorted(uses, key=lambda use: use.number):
-        name = names[use.token]
-        release = _call(calls[use.last], "release", loads.release, name, use.number)
+        release = _call(calls[use.last], "release", loads.release, use.number)
         after.setdefault(use.last, []).append(release)
     final = max(use.last for use in uses)
     after[final].append(_call(calls[final], "finish loads", loads.finish))
@@ -363,13 +493,22 @@ def _transfers(
 ) -> tuple[list[Transfer], list[int]]:
     """The transfers in their order, and how many of them each use needs."""
     first = {use.token: k for k, use in reversed([*enumerate(uses)]) if use.token in kept}
+    until = {use.token: 0 for use in uses}
+    for use in uses:
+        until[use.token] = max(until[use.token], use.number)
     # By when they are made. A write comes before the reads into the memory that it leaves.
     jobs = [(-1, 1, k) for k in first.values()]
     jobs += [(starts[k], 1, k) for k, use in enumerate(uses) if use.token not in kept]
     jobs += [(use.number, 0, k) for k, use in enumerate(uses) if use.changes]
     jobs.sort()
     transfers = [
-        Transfer(names[uses[k].token], places[k], max(after, 0), not reads)
+        Transfer(
+            names[uses[k].token],
+            places[k],
+            max(after, 0),
+            not reads,
+            until[uses[k].token] if uses[k].token in kept else uses[k].number,
+        )
         for after, reads, k in jobs
     ]
     numbers = {(k, reads): number for number, (_, reads, k) in enumerate(jobs, 1)}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from singanet.engine.plan import Plan
     from singanet.layers.kv_cache import KVCache
     from singanet.optimizer.chain import UpdateChain
+    from singanet.optimizer.optimizer import Optimizer
     from singanet.params.narrow import NarrowWeights
     from singanet.program.recompute import Recompute
     from singanet.program.replay.replay import Replay
@@ -236,24 +237,38 @@ class Programs:
 
         With layers ``asked``, or a plan ``other`` than the net's, the layers run.
         """
-        if other is not None:
-            return self._layers.forward(net, feed, asked, other=other)
-        # The order of sums, and so the last bit, depends on the gradients' layouts.
+        made = None if other is not None or asked else self.passes(net, feed)
+        if made is not None:
+            return made
+        walked = self._walked if other is None else None
+        return self._layers.forward(net, feed, asked, walked, other=other)
+
+    def passes(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        rule: Optimizer | None = None,
+    ) -> Pass | None:
+        """Return the pass of a training forward of ``net`` on ``feed``; None without a program.
+
+        Its calls are made in a ``turn`` each. Stored state of ``rule`` is there where the caller
+        gets gradients.
+        """
+        # The order of sums, and so the last bit, depends on how gradients lie.
         orders = {slot: self._orders.get(slot) for slot in output_slots(net._execution_plan())}
-        found = None
-        if not asked:
-            found = self._find(
-                net,
-                self._key(net, "passes", self.recompute, *orders.values(), facts_of_feed(feed)),
-                lambda r: r.passes(feed, orders),
-                recompute=self.recompute,
-            )
+        found = self._find(
+            net,
+            self._key(net, "passes", self.recompute, *orders.values(), facts_of_feed(feed)),
+            lambda r: r.passes(feed, orders, rule),
+            recompute=self.recompute,
+        )
         if found is None:
-            return self._layers.forward(net, feed, asked, self._walked)
+            return None
         from singanet.program.replay.passes import ReplayedPass
 
         arena = self.take(found)
-        return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked)
+        return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked, turn)
 
     def _walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Store the layouts of the gradients that a walk by the layers started from."""
@@ -320,14 +335,26 @@ class Programs:
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """Yield the gradients ``asked`` of ``net``, by a program if one exists."""
+        return self.answers(net, asked) or self._layers.gradients(net, asked)
+
+    def answers(
+        self,
+        net: Net,
+        asked: Asked,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Iterator[LayerGradients] | None:
+        """Return the gradients ``asked`` of ``net`` as a program yields them; None without one.
+
+        Its calls are made in a ``turn`` each.
+        """
         given = facts_of_feed(asked.feed), facts(asked.targets), facts(asked.weight)
         key = self._key(net, "gradients", *asked.key, *given)
         found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.plan)
         if found is None:
-            return self._layers.gradients(net, asked)
+            return None
         from singanet.program.replay.passes import replayed_gradients
 
-        return replayed_gradients(net, found, asked, self.take, self.give_back)
+        return replayed_gradients(net, found, asked, self.take, self.give_back, turn)
 
     def register(self, net: Net, optimizer: Any) -> UpdateChain:
         """Return the chain of ``optimizer`` for ``net``, as `LayerByLayer.register`."""

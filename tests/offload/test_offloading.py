@@ -153,6 +153,80 @@ def test_own_loops_may_update_values_in_place(tmp_path, x_y):
     twins.expect_same()
 
 
+def _predicts(net, item, seen):
+    seen.append(net.predict(batch(5)[0]))
+
+
+def _looks_at_others(net, item, seen):
+    seen += [param.peek().copy() for param in net.params()]
+
+
+def _changes_others(net, item, seen):
+    for layer in net.layers:
+        if layer.name != item.layer and layer.name.startswith("fc"):
+            layer.params["weight"].value[...] *= 0.9
+
+
+def _puts(net, item, seen):
+    for layer in net.layers:
+        if layer.name.startswith("fc"):
+            values = layer.params["weight"].peek()
+            layer.params["weight"].put(values * 0.9)
+
+
+def _walks_again(net, item, seen):
+    for _, values, grads in net.backward(net.forward(True, batch(2)[0]) - batch(2)[1]):
+        for value, grad in zip(values, grads, strict=True):
+            value -= np.float32(1e-5) * grad
+
+
+def _steps(net, item, seen):
+    seen.append(net.step(*batch(3), SGD(lr=0.1)))
+
+
+@pytest.mark.parametrize("keep", [KEEP, ALL])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "act", [_predicts, _looks_at_others, _changes_others, _puts, _walks_again, _steps]
+)
+def test_what_a_loop_does_between_layers(tmp_path, x_y, act, first, keep):
+    twins = Twins(net_of, tmp_path / "net", keep, optimizer=None)
+    seen = {id(net): [] for net, _ in twins.each()}
+    for _ in range(2):
+        for net, rule in twins.each():
+            for item in net.backward(net.forward(True, x_y[0]) - x_y[1]):
+                if not first:
+                    rule.update(*item)
+                act(net, item, seen[id(net)])
+                if first:
+                    params = {param.name: param for param in net.params()}
+                    rule.update(item.names, [params[n].value for n in item.names], item.grads)
+        twins.expect_same()
+    for one, other in zip(*seen.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("keep", [KEEP, ALL])
+def test_steps_with_a_hook_and_own_loops_are_recorded(tmp_path, x_y, keep):
+    twins = Twins(net_of, tmp_path / "net", keep)
+    seen = {id(net): [] for net, _ in twins.each()}
+    for _ in range(3):
+        for net, rule in twins.each():
+
+            def look(item, net=net):
+                seen[id(net)].extend(value.copy() for value in item.values)
+
+            net.step(*x_y, rule, look)
+            for item in net.backward(net.forward(True, x_y[0]) - x_y[1]):
+                rule.update(*item)
+        twins.expect_same()
+    for one, other in zip(*seen.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(twins.net.executor.programs.reports()) == 1
+    assert not twins.net.executor.programs.refusals
+    assert twins.net.executor.shelf.peak <= keep
+
+
 def test_gradients_are_those_in_memory(tmp_path, x_y):
     plain, net = net_of(), net_of()
     net.offload(tmp_path / "net", KEEP)
@@ -374,6 +448,7 @@ def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, mon
         OffloadStore, "follow", lambda s, g: followed.append(list(g)) or follow(s, g)
     )
     net, rule = net_of(), SGD(lr=0.1, momentum=0.9)
+    net.programs.enabled = False
     net.offload(tmp_path / "net", KEEP, optimizer=rule)
     for _ in range(2):
         for item in net.backward(net.forward(True, x_y[0]) - x_y[1]):
@@ -674,7 +749,7 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
         return y, ctx
 
     monkeypatch.setattr("singanet.engine.recompute.by_layers.run_step", runs)
-    net.programs.recompute = "sqrt"
+    net.programs.enabled, net.programs.recompute = False, "sqrt"
     net.offload(tmp_path / "net", KEEP)
     for _ in net.backward(net.forward(True, x_y[0]) - x_y[1]):
         pass

@@ -19,8 +19,11 @@ class Store:
         self.values = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
         self.reads = 0
 
-    def begin(self):
+    def begin(self, run):
         return self.kept
+
+    def rest(self, rests):
+        pass
 
     def end(self, names):
         self.loaded.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from itertools import pairwise
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk, Pass
@@ -12,7 +12,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.gradients import Asked
 from singanet.params.grads import LayerGradients
 from singanet.program.ir import Order, map_arrays, order_of
-from singanet.program.replay.replay import Replay, run_all
+from singanet.program.replay.replay import Replay
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.recorder import targets
 from singanet.program.trace.sparse_rows import RowsSource
@@ -40,6 +40,7 @@ class ReplayedPass(Pass):
         orders: Mapping[int, Order],
         give_back: Callable[[Array], None],
         walked: Callable[[Mapping[int, Array]], None],
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.plan = net._execution_plan()
         self.shapes: Mapping[str, Any] = {}
@@ -49,6 +50,8 @@ class ReplayedPass(Pass):
         self.orders = orders
         self.give_back = give_back
         self.walked = walked
+        self.turn = turn
+        self._released = 0
         self.draws = net.rng.bit_generator.state
         self.state = [(param, param.value.copy()) for param in program.state]
 
@@ -59,7 +62,9 @@ class ReplayedPass(Pass):
     def hand_out(self) -> dict[str, Any]:
         """Replay the forward and return its outputs as new arrays."""
         try:
-            outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
+            with self.turn():
+                outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
+                self._released = self.program.released
         except BaseException:
             self.release()
             raise
@@ -102,17 +107,18 @@ class ReplayedPass(Pass):
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
             dy[name] = parts if plan.by_name[name].many_out else parts[0]
         slot_grads.clear()
-        bound = self.program.bound(self.arena)
-        assert bound.dy is not None
-        copy_into(dy, bound.dy.arrays[0])
-        del dy
+        with self.turn():
+            bound = self.program.bound(self.arena)
+            assert bound.dy is not None
+            copy_into(dy, bound.dy.arrays[0])
+        del dy, bound
         try:
-            for before, segment in pairwise([bound.dy, *bound.layers]):
-                run_all(before.calls)
-                grads, layer, names = segment.arrays
-                values = [self.program.values[name].value for name in names]
-                # Copies, since the next layer reuses the arena.
-                yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
+            with closing(self.program.walked(self.arena, self.turn, self._released)) as walk:
+                for grads, layer, names in walk:
+                    values = [self.program.values[name].value for name in names]
+                    # Copies, since the arena serves the next layer; the caller may keep them.
+                    yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
+                    del values
         finally:
             self.release()
 
@@ -128,28 +134,32 @@ def replayed_gradients(
     asked: Asked,
     take: Callable[[Replay], Array],
     give_back: Callable[[Array], None],
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Generator[LayerGradients, None, None]:
     """Yield the ``asked`` gradients, as copies from the arena."""
     arena = take(program)
     try:
-        bound = program.bound(arena)
-        given, beside = bound.feed.arrays
-        assert bound.dy is not None
-        scale, dys = bound.dy.arrays
-        copy_into(asked.feed, given)
-        there = net.device.ops.xp.ndarray
-        copy_into(targets(asked.targets, asked.weight, there), beside)
-        with program.showing(asked.targets, asked.weight):
-            run_all(bound.feed.calls)
-        scale[...] = asked.loss_scale or 0
-        for head, dy in zip(asked.heads, dys, strict=True):
-            head.fill(dy, net.device)
-        for before, segment in pairwise([bound.dy, *bound.layers]):
-            run_all(before.calls)
-            grads, layer, names, outputs = segment.arrays
-            values = [program.values[name].value for name in names]
-            mine = {name: map_arrays(grad, copied) for name, grad in outputs.items()}
-            yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, mine)
-            del mine
+        with turn():
+            bound = program.bound(arena)
+            given, beside = bound.feed.arrays
+            assert bound.dy is not None
+            scale, dys = bound.dy.arrays
+            copy_into(asked.feed, given)
+            there = net.device.ops.xp.ndarray
+            copy_into(targets(asked.targets, asked.weight, there), beside)
+            with program.showing(asked.targets, asked.weight):
+                program.forward(bound)
+            scale[...] = asked.loss_scale or 0
+            for head, dy in zip(asked.heads, dys, strict=True):
+                head.fill(dy, net.device)
+        del bound, given, beside, scale, dys
+        with closing(program.walked(arena, turn, program.released)) as walk:
+            for grads, layer, names, outputs in walk:
+                own = [program.values[name] for name in names]
+                # Nobody changes what is not streamed.
+                values = [param.value if asked.streamed else param.outline for param in own]
+                mine = {name: map_arrays(grad, copied) for name, grad in outputs.items()}
+                yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, mine)
+                del mine, values
     finally:
         give_back(arena)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -276,6 +276,34 @@ class Replay:
         loads = self.recording.loads
         return nullcontext() if loads is None else loads.running(bound.array)
 
+    def walked(
+        self, arena: Array, turn: Callable[[], AbstractContextManager[object]], released: int = 0
+    ) -> Generator[Any, None, None]:
+        """Make the calls after "dy", and yield what each layer gives its caller.
+
+        Calls are made in a ``turn`` each, as others may replay programs between them. Stored arrays
+        of which ``released`` are done with are loaded, and those of a layer are there meanwhile.
+        """
+        loads, bound = self.recording.loads, self.bound(arena)
+        run = None if loads is None else loads.begin(bound.array, released)
+        try:
+            for k in range(len(bound.layers)):
+                with turn():
+                    if run is not None and loads is not None and run.ended:
+                        # Somebody else had the memory.
+                        bound = self.bound(arena)
+                        run = loads.begin(bound.array, run.released)
+                    before = bound.layers[k - 1] if k else bound.dy
+                    assert before is not None
+                    run_all(before.calls)
+                with nullcontext() if run is None else run.at_mark():
+                    yield bound.layers[k].arrays
+            if run is not None:
+                run.leave()
+        finally:
+            if run is not None:
+                run.stop()
+
     def outputs(
         self, arena: Array, feed: Mapping[str, Any], run: Run = run_all, singly: bool = False
     ) -> Any:
@@ -283,10 +311,19 @@ class Replay:
         bound = self.bound(arena)
         assert bound.outputs is not None
         copy_into(feed, bound.feed.arrays[0])
-        with self._loading(bound):
-            run(self._calls(bound, singly))
+        self.forward(bound, run, singly)
         (found,) = bound.outputs.arrays
         return {name: map_arrays(value, copied) for name, value in found.items()}
+
+    def forward(self, bound: Bound, run: Run = run_all, singly: bool = False) -> None:
+        """Make the calls up to the first mark after "feed"."""
+        with self._loading(bound):
+            run(self._calls(bound, singly))
+
+    @property
+    def released(self) -> int:
+        """How many stored arrays the last calls were done with."""
+        return 0 if self.recording.loads is None else self.recording.loads.released
 
     def read(
         self, arena: Array, feed: Mapping[str, Any], caches: Mapping[str, KVCache]

@@ -56,6 +56,7 @@ from singanet.types import Array, Shape
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
+    from singanet.optimizer.optimizer import Optimizer
 
 
 Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
@@ -227,10 +228,13 @@ class Recorder:
         dtype = y.dtype if y.dtype.kind == "f" else self.net.dtype
         return hollow(self.tape.like(y, dtype), 0)
 
-    def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
+    def passes(
+        self, feed: Mapping[str, Any], orders: Mapping[int, Order], rule: Optimizer | None = None
+    ) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
 
-        ``orders`` tells how the gradients of output slots will lie. Raises `NotRecordableError`
+        ``orders`` tells how the gradients of output slots will lie. Stored state of ``rule`` is
+        loaded where the caller may update a layer. Raises `NotRecordableError`
         for a layer in Python: what it leaves for its way back is of one forward, and a walk that
         asks for more than is recorded begins with another.
         """
@@ -249,12 +253,20 @@ class Recorder:
             for item in self.backward(contexts, given):
                 grads, names = sources(item.grads), list(item.names)
                 # The caller may update the parameters then, which no kernel may read afterwards.
-                self._mark("layer", (grads, item.layer, names), (grads,), list(item.values))
+                filled = [*item.values, *self._stored_state(rule, names)]
+                self._mark("layer", (grads, item.layer, names), (grads,), filled)
                 del item
         reasons = self._python_steps()
         if reasons:
             raise NotRecordableError(f"a caller's loop over {reasons[0]}")
         self.tape.interrupted = True
+
+    def _stored_state(self, rule: Optimizer | None, names: list[str]) -> Iterator[Array]:
+        """Yield the state of ``rule`` of the parameters ``names`` that is loaded as a whole."""
+        for state in [] if rule is None else map(rule.state, names):
+            self.tape.loads = max(self.tape.loads, state.part_bytes)
+            if state.is_away and not state.rows:
+                yield from (array for array in state.arrays if array.size)
 
     def gradients(self, asked: Asked) -> None:
         """The forward of a part of the net, and the walk back that hands out what was ``asked``.
