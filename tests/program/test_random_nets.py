@@ -24,25 +24,20 @@ from singanet.testing import communicators, strict_device
 from tests.pairs.training import taking_measures
 
 from .conftest import KERNELS
-from .plans import (
-    ACTIONS,
+from .drawn_nets import (
     EVERYWHERE,
-    HOW,
     JOINS,
-    LEVELS,
     LOSSES,
     METRICS,
     NETS,
     OPTIMIZERS,
     SHAPES,
-    VARIANTS,
     WEIGHTED,
     Action,
     Node,
     Plan,
-    Run,
-    plans,
 )
+from .plans import ACTIONS, HOW, LEVELS, VARIANTS, Run, plans
 
 # -- each part and each action --------------------------------------------------------------
 

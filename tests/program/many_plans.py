@@ -1,0 +1,125 @@
+"""Carry out many plans drawn by chance, and show each that fails, made as small as it still does.
+
+python -m tests.program.many_plans --count 10000 --seed 0
+
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import replace
+
+# What was measured on the machine decides nothing, as in the tests.
+os.environ["SINGANET_ROUTES"] = "off"
+
+import numpy as np
+
+from singanet.errors import SingaNetError
+
+from .drawn_nets import built
+from .plans import Run, drawn
+
+
+def failure(plan, kind=Run):
+    """Carry out ``plan``. Returns how it failed, or an empty text."""
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kind(plan).run()
+    except Exception:  # noqa: BLE001 - any error is one
+        return traceback.format_exc()
+    return ""
+
+
+def can_be_built(plan):
+    """Whether the layers that were drawn take each other's outputs."""
+    try:
+        built(plan)
+    except SingaNetError as refusal:
+        return str(refusal)
+    return ""
+
+
+def last_line(text):
+    """The last frame and the error, by which failures are told apart."""
+    return text.strip().splitlines()[-1][:160]
+
+
+def smaller(plan, failed):
+    """Yield plans with one thing less than ``plan``."""
+    for name in ("actions", "nodes"):
+        given = getattr(plan, name)
+        for size in (len(given) // 2, 1):
+            for at in range(0, len(given), size) if size else ():
+                yield replace(plan, **{name: given[:at] + given[at + size :]})
+    plain = type(plan)(plan.values)
+    for name in ("net", "loss", "optimizer", "recompute", "kernels", "dtype"):
+        if getattr(plan, name) != getattr(plain, name):
+            yield replace(plan, **{name: getattr(plain, name)})
+    if plan.metric != "none":
+        yield replace(plan, metric="none")
+    for name in ("inputs", "outputs"):
+        if getattr(plan, name) > 1:
+            yield replace(plan, **{name: 1})
+
+
+def smallest(plan, text, tries=120):
+    """Return the smallest plan found that fails with the same error, and its text."""
+    wanted = last_line(text)[:60]
+    left = [tries]
+
+    def found():
+        for less in smaller(plan, wanted):
+            left[0] -= 1
+            if left[0] < 0:
+                return None
+            told = failure(less)
+            if told and last_line(told)[:60] == wanted:
+                return less, told
+        return None
+
+    while (better := found()) is not None:
+        plan, text = better
+    return plan, text
+
+
+def say(line):
+    """Print a line at once: a run takes hours."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(arguments=None):
+    """Carry out the plans that the command line asks for; the status of the process."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.program.many_plans")
+    parser.add_argument("--count", type=int, default=10_000, help="the number of plans")
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first plan")
+    parser.add_argument("--actions", type=int, default=20, help="the most actions of a plan")
+    given = parser.parse_args(arguments)
+    refused, failed, begun = 0, {}, time.time()
+    for number in range(given.seed, given.seed + given.count):
+        plan = drawn(random.Random(number), given.actions, given.actions)
+        if can_be_built(plan):
+            refused += 1
+        elif text := failure(plan):
+            failed.setdefault(last_line(text), []).append(number)
+            if len(failed[last_line(text)]) <= 2:
+                plan, text = smallest(plan, text)
+                say(f"plan {number}: {plan}\n{text}")
+        if (done := number - given.seed + 1) % 100 == 0 or done == given.count:
+            wrong = sum(map(len, failed.values()))
+            line = f"{done} plans, {refused} of them no net, {wrong} failed"
+            say(f"{line}, {time.time() - begun:.0f} s")
+    for line, numbers in failed.items():
+        say(f"{len(numbers)} x {line}: plans {numbers[:10]}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
