@@ -8,7 +8,7 @@ from singanet.errors import BackendError
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Costs
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import LlvmOps, winograd
+from singanet.ops.llvm import LlvmOps, depthwise, winograd
 from singanet.ops.onednn import OneDnnOps, conv, find_library, load_library
 from singanet.ops.onednn.products import narrowed
 
@@ -101,5 +101,5 @@ def chosen(onednn):
 @pytest.fixture
 def no_compiler(monkeypatch):
     """Convolutions without LLVM: NumPy's tiles are used if they pay."""
-    for module in (conv, winograd):
+    for module in (conv, depthwise, winograd):
         monkeypatch.setattr(module, "has_compiler", lambda: False)

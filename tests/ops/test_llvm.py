@@ -25,7 +25,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Case
-from singanet.ops.llvm import LlvmOps, kernels, winograd
+from singanet.ops.llvm import LlvmOps, depthwise, kernels, winograd
 from singanet.ops.llvm.plans import CompiledPlan, shared
 from singanet.ops.threads import set_threads
 from singanet.ops.window import Window
@@ -67,6 +67,7 @@ def compiles(monkeypatch):
     """Few elements are enough."""
     monkeypatch.setattr(kernels, "_LEAST", 1)
     monkeypatch.setattr(kernels, "_COMPILED_POOL_LEAST", 1)
+    monkeypatch.setattr(depthwise, "_LEAST", 1)
 
 
 def draw(*shape, seed=0):
@@ -87,7 +88,7 @@ def close(got, wanted, near=3e-5):
 
 
 def without_compiler(monkeypatch):
-    for module in (kernels, winograd):
+    for module in (depthwise, kernels, winograd):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
 
 
@@ -136,6 +137,31 @@ def test_pooling(ops, narrow, monkeypatch):
     assert not takes(large, ops=narrow)
     without_compiler(monkeypatch)
     assert not takes(large)
+
+
+def test_convolutions_by_channel(ops, narrow, monkeypatch):
+    def takes(x, weight, window=PLAIN, ops=ops):
+        y = image(len(x), len(weight), *window._out_size(*x.shape[2:]))
+        routes = (
+            (LlvmOps.depthwise_conv2d, (x, weight, None, window)),
+            (LlvmOps.depthwise_conv2d_backward_data, (y, weight, x.shape, window)),
+            (LlvmOps.depthwise_conv2d_backward_weights, (x, y, weight.shape, window)),
+        )
+        return [kernel.routes[0].fits(ops, *given) for kernel, given in routes]
+
+    x, weight = image(2, 40, 14, 14), draw(40, 1, 3, 3)
+    assert takes(x, weight) == [True] * 3
+    # NumPy spreads gradients of windows at a stride.
+    assert takes(x, weight, Window((3, 3), (2, 1), SAME)) == [False] * 3
+    assert takes(image(8, 40, 14, 14), weight, Window((3, 3), (2, 1), SAME)) == [True, False, True]
+    for other in ((image(2, 15, 40, 40), draw(15, 1, 3, 3)), (x, draw(40, 2, 3, 3)),
+                  (x[:1], weight), (x.astype(np.float64), weight), (x, draw(40, 1, 3, 8)),
+                  (x[:0], weight)):  # fmt: skip
+        window = Window(other[1].shape[2:], (1, 1), SAME)
+        assert takes(*other, window)[0] is False
+    assert takes(x, weight, ops=narrow) == [False] * 3
+    without_compiler(monkeypatch)
+    assert takes(x, weight) == [False] * 3
 
 
 def test_relus(ops):
@@ -235,6 +261,41 @@ def test_max_pooling_is_numpys_to_the_bit(compiles, n, channels, axes, ceil, kee
     if keep:
         np.testing.assert_array_equal(where, noted)
         assert where.dtype == np.uint8
+
+
+def by_channel(ops, n, c, axes, biased):
+    """A convolution of each channel, and its gradients, of the sizes in ``axes``."""
+    size, kernel, stride, pads, dilation = zip(*axes, strict=True)
+    window = Window(kernel, stride, pads, dilation)
+    x, weight, bias = image(n, c, *size), draw(c, 1, *kernel, seed=1), draw(c, seed=2)
+    dy = image(n, c, *window._out_size(*size), seed=3)
+    return [
+        ops.depthwise_conv2d(x, weight, bias if biased else None, window),
+        ops.depthwise_conv2d_backward_data(dy, weight, x.shape, window),
+        ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, window),
+    ]
+
+
+@FIXTURES
+@given(st.integers(1, 19), st.integers(16, 70), st.tuples(AXIS, AXIS), st.booleans())
+def test_each_channel_is_convolved_as_by_numpy(compiles, n, channels, axes, biased):
+    size, *rest = zip(*axes, strict=True)
+    assume(min(Window(*rest)._out_size(*size)) > 0)
+    found, wanted = (by_channel(ops, n, channels, axes, biased) for ops in (LlvmOps(), numpy_ops))
+    for got, right in zip(found, wanted, strict=True):
+        close(got, right)
+
+
+def test_bits_of_each_channel_do_not_depend_on_threads(compiles, monkeypatch):
+    found = []
+    for count in (1, 2, 3):
+        ops = LlvmOps()
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        axes = (19, 3, 1, (1, 1), 1), (40, 5, 2, (2, 1), 1)
+        found.append(by_channel(ops, 40, 300, axes, True))
+    for others in found[1:]:
+        for got, wanted in zip(others, found[0], strict=True):
+            np.testing.assert_array_equal(got, wanted)
 
 
 @st.composite

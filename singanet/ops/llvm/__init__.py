@@ -6,7 +6,7 @@ They need no other library. oneDNN's kernels have the same routes, and choose am
 from __future__ import annotations
 
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import few, kernels, winograd
+from singanet.ops.llvm import depthwise, few, kernels, winograd
 from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool, scores
 
@@ -35,3 +35,6 @@ class LlvmOps(PlannedOps):
         winograd.conv2d_backward_weights, last=conv.conv2d_backward_weights
     )
     conv2d_constant = in_order(winograd.conv2d_constant, last=conv.conv2d_constant)
+    depthwise_conv2d = depthwise.conv2d
+    depthwise_conv2d_backward_data = depthwise.conv2d_backward_data
+    depthwise_conv2d_backward_weights = depthwise.conv2d_backward_weights
