@@ -133,7 +133,14 @@ class Backend(NamedTuple):
 
 def backends() -> list[Backend]:
     """Return the CPU backends, with the reason if one is unavailable; loads oneDNN."""
-    from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel, load_library
+    from singanet.ops.onednn.library import (
+        GAIN,
+        GAIN_OVER_LLVM,
+        INSTALL,
+        find_library,
+        has_wheel,
+        load_library,
+    )
 
     compiles, version = has_compiler(), compiler_version()
     told = "functions compiled for this processor" if compiles else COMPILER
@@ -143,7 +150,7 @@ def backends() -> list[Backend]:
     ]
     path = find_library()
     if path is None:
-        gain = f"; {GAIN}" if has_wheel() else ""
+        gain = f"; {GAIN_OVER_LLVM if compiles else GAIN}" if has_wheel() else ""
         return [*there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}{gain}")]
     try:
         library = load_library(path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +20,7 @@ from singanet.ops.onednn import OneDnnOps, library
 from singanet.ops.window import Window
 
 FOUND = library.find_library
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture
@@ -48,6 +51,26 @@ def test_where_there_is_no_onednn(nothing_found, monkeypatch, compiles, processo
     monkeypatch.setattr(selection.platform, "machine", lambda: processor)
     expected = "llvm" if compiles and processor == "x86_64" else "numpy"
     assert selection.choose().name == expected
+
+
+@pytest.mark.parametrize(
+    ("brings", "other"),
+    [
+        (True, {}),
+        (True, {"python_version": "3.10"}),
+        (False, {"python_version": "3.15"}),
+        (False, {"platform_machine": "aarch64"}),
+        (False, {"sys_platform": "win32", "platform_machine": "AMD64"}),
+        (False, {"sys_platform": "darwin"}),
+    ],
+)
+def test_every_installation_compiles_where_there_is_a_wheel(brings, other):
+    markers = pytest.importorskip("packaging.requirements")
+    usual = {"sys_platform": "linux", "platform_machine": "x86_64", "python_version": "3.14",
+             "implementation_name": "cpython"}  # fmt: skip
+    lines = re.findall(r'^    "(llvmlite.*)",$', PROJECT.read_text(), re.MULTILINE)
+    requirement = markers.Requirement(next(line for line in lines if ";" in line))
+    assert requirement.marker.evaluate({**usual, **other}) is brings
 
 
 @pytest.mark.parametrize("release", ["0.50.0", "0.44.1", ""])
