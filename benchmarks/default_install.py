@@ -1,8 +1,9 @@
-"""What the kernels of ``pip install 'singanet[fast]'`` save: steps and predictions beside NumPy's.
+"""The default install, whose kernels are LLVM's, beside the extra fast and beside NumPy alone.
 
-Each side is a process of its own, asked in turn for one turn's time.
+Steps and predictions. Each side is a process of its own, asked in turn for one turn's time.
+PyTorch beside it: `train_vs_torch.py --ops llvm`.
 
-    python benchmarks/default_install.py [--threads 1] [--rounds 9] [--kernels llvm]
+    python benchmarks/default_install.py [--threads 1] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from report import introduction, publish, spread, table
 
 NETS = (("lenet", 32), ("resnet20", 32), ("vgg11", 8), ("mobilenet_v2", 8),
         ("mlp", 32), ("transformer", 8), ("lstm", 32))  # fmt: skip
+SIDES = {"llvm": "the default", "onednn": "with fast", "numpy": "NumPy alone"}
 
 
 def make(name: str, row: int) -> Entrant:
@@ -42,33 +44,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=introduction(__doc__))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--kernels", choices=("llvm", "onednn"), default="onednn")
     given = parser.parse_args()
-    kernels, named = ("numpy", given.kernels), {"llvm": "LLVM", "onednn": "oneDNN"}[given.kernels]
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = str(given.threads)
-    taken = apart(make, kernels, range(2 * len(NETS)), given.rounds, 12)
-    rows, factors = [], {"step": [], "prediction": []}  # type: ignore[var-annotated]
+    os.environ["OMP_NUM_THREADS"] = str(given.threads)
+    # Else NumPy's products would keep a number of their own.
+    os.environ.pop("OPENBLAS_NUM_THREADS", None)
+    taken = apart(make, list(SIDES), range(2 * len(NETS)), given.rounds, 8)
+    rows = []
+    factors: dict[tuple[str, str], list[float]] = {}
     for number, sides in enumerate(taken):
         model, batch = NETS[number // 2]
         what = "prediction" if number % 2 else "step"
-        seconds = [sides[name].seconds for name in kernels]
-        ratios = [slow / fast for slow, fast in zip(*seconds, strict=True)]
-        factors[what].append(statistics.median(ratios))
-        rows.append([
-            f"{model}:{batch}", what, *(f"{1e3 * statistics.median(s):.3g} ms" for s in seconds),
-            f"{factors[what][-1]:.2f}", spread(ratios),
-        ])  # fmt: skip
+        seconds = {name: sides[name].seconds for name in SIDES}
+        cells = [f"{1e3 * statistics.median(s):.3g}" for s in seconds.values()]
+        for name in ("onednn", "numpy"):
+            ratios = [a / b for a, b in zip(seconds[name], seconds["llvm"], strict=True)]
+            factors.setdefault((what, name), []).append(statistics.median(ratios))
+            cells += [f"{statistics.median(ratios):.2f}", spread(ratios)]
+        rows.append([f"{model}:{batch}", what, *cells])
     told = [
-        f"{what}s take {math.exp(statistics.fmean(map(math.log, found))):.2f} times as long"
-        f" without {named} at the geometric mean, {min(found):.2f} to {max(found):.2f}."
-        for what, found in factors.items()
+        f"A {what} {SIDES[name]} takes {math.exp(statistics.fmean(map(math.log, found))):.2f} of"
+        f" the default's time at the geometric mean, {min(found):.2f} to {max(found):.2f}."
+        for (what, name), found in factors.items()
     ]
-    header = ["net", "what", "NumPy's kernels", f"{named}'s", "times", "spread"]
-    body = f"{given.threads} thread(s). {' '.join(told)}\n\n{table(header, rows)}"
-    beside = "" if given.kernels == "onednn" else f"_{given.kernels}"
-    title = "With and without the extra fast" + (f", by {named}" if beside else "")
-    publish(f"default_install{beside}_{given.threads}t", title, body)
+    header = ["net", "what", *(f"{side}, ms" for side in SIDES.values()),
+              "fast / default", "spread", "NumPy / default", "spread"]  # fmt: skip
+    load = f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
+    body = f"{given.threads} thread(s). {load}\n\n{' '.join(told)}\n\n{table(header, rows)}"
+    publish(f"default_install_{given.threads}t", "With and without the extra fast", body)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def parser_of(text: str | None) -> argparse.ArgumentParser:
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--ops", choices=("numpy", "onednn"), default="onednn")
+    parser.add_argument("--ops", choices=("numpy", "llvm", "onednn"), default="onednn")
     parser.add_argument("--rows", default="", help="model or model:batch, with commas; else all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=10, help="a row, after three rounds")
