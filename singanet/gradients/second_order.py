@@ -32,7 +32,8 @@ from singanet.params.grads import LayerGradients
 from singanet.program.ir import NotRecordableError, Ref, map_leaves
 from singanet.program.tangent import Carried
 from singanet.program.trace.layers import copy_into
-from singanet.program.trace.recorder import Recorder, rehearse, targets
+from singanet.program.trace.losses import targets
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.sparse_rows import RowsSource
 from singanet.types import Array, Shape, Shapes
 

@@ -371,6 +371,11 @@ class Accumulator(Wrapper):
         _add(ops, total, grad, weighted, first)
         return total
 
+    def _let_go(self, names: Names, values: Values) -> None:
+        """Count micro-batches of which a program has the sums, without own ones between steps."""
+        self.settle(names, values)
+        self._totals.clear()
+
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """Switch to the sums of the net of ``params``."""
         for param in params:

@@ -97,6 +97,8 @@ class Programs:
         self.can = _RECORDS
         self.hold(held)
         self._orders: dict[int, Order] = {}
+        # By steps of stages what other stages send, by its name.
+        self._forms: dict[Any, dict[Any, list[Any]]] = {}
         self._held: list[NarrowWeights] = []
         self._held_at: tuple[int, int] = (-1, -1)
         # The lock for changes of the caches: threads may predict with one net.
@@ -333,6 +335,37 @@ class Programs:
             if not found.under_way:
                 self.give_back(arena)
 
+    def _stage(self, part: Any, run: Any) -> bool:
+        """Replay the step ``run`` of the stage ``part`` of a pipeline; False without a program.
+
+        What comes from other stages has the forms that it had when the layers ran.
+        """
+        batch, ops = run.batch, part.net.device.ops
+        if not ops.on_host or getattr(ops, "stores", False):
+            return False
+        given = facts_of_feed(batch.feed), facts(batch.request.y), facts(batch.request.weight)
+        trained = part.net._execution_plan().settings().trained
+        optimizer = batch.gather.optimizer
+        of_step = id(optimizer), run.ops, trained, run.asked
+        key = self._key(part, "stage", *of_step, *given)
+        if len(self._forms) > 4 * CAPACITY:
+            self._forms.clear()
+        run.forms = self._forms.setdefault(key, {})
+        from singanet.optimizer.chain import UpdateChain
+
+        case = UpdateChain(optimizer).case()
+        plan = fused(part._execution_plan())
+        found = self._find(part, key, lambda r: r.stage(run), optimizer, case=case, plan=plan)
+        if found is None:
+            return False
+        arena = self.take(found)
+        try:
+            found.stage(arena, batch)
+        finally:
+            if not found.under_way:
+                self.give_back(arena)
+        return True
+
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """Yield the gradients ``asked`` of ``net``, by a program if one exists."""
         return self.answers(net, asked) or self._layers.gradients(net, asked)
@@ -411,6 +444,7 @@ class Programs:
         self._seen.clear()
         self._refused.clear()
         self._waits.clear()
+        self._forms.clear()
         self._arena.clear()
 
     def _every(self) -> list[tuple[Any, Replay]]:

@@ -362,6 +362,8 @@ class StagePart(PlanView):
         self.whole = net
         self.plan, self.version = plan, net.version
 
+    rehearsal = Net.rehearsal
+
     def _execution_plan(self) -> StagePlan:
         """The own steps."""
         return self.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -37,7 +38,14 @@ from singanet.parallel.pipeline.partition import (
     is_drawn,
     measured,
 )
-from singanet.parallel.pipeline.stage_run import ASKED, SHARED, MicroBatchedStep, StageRun, Wire
+from singanet.parallel.pipeline.stage_run import (
+    ASKED,
+    SHARED,
+    MicroBatchedStep,
+    StageBatch,
+    StageRun,
+    Wire,
+)
 from singanet.parallel.pipeline.timetable import alive
 from singanet.parallel.pipeline.timetable import schedule as scheduled
 from singanet.parallel.reductions.rank_reducer import apart, expect_alike
@@ -107,6 +115,9 @@ class Pipeline:
         self.count, self.schedule = self.comm.size // rows, schedule
         self.replica, self.stage = divmod(self.comm.rank, self.count)
         self.net, self.before = net, net.executor
+        can = self.before.can
+        # Those of the stage: of the net as it was there may be others.
+        self.programs: Any = copy.deepcopy(self.before) if can.records and not can.holds else None
         self.share = self.replica, rows
         self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net, stages, memory, samples)
@@ -156,9 +167,12 @@ class Pipeline:
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """Compute the outputs of ``net`` for ``feed`` and of layers ``asked``, on all ranks."""
         part, cuts = self._current(net), self._cuts(feed)
-        run = StageRun(part, self._wire, feed, cuts)
+        run = StageRun(part, self._wire, cuts)
+        run.batch = StageBatch(feed)
         here = [name for name in asked if self.places[name] == self.stage]
-        made = [run.forward(i, False, here) for i in range(len(cuts))]
+        with net.device.scope():
+            step = MicroBatchedStep(run)
+            made = [run.forward(step, i, False, here) for i in range(len(cuts))]
         self._wire.settle()
         outputs = net._execution_plan().outputs
         roots = {name: self.places[name] for name in asked}
@@ -207,10 +221,14 @@ class Pipeline:
         whole = self._whole(net, chain, loss)
         schedule = self.schedule if whole is None else "gpipe"
         ops = scheduled(schedule, self.count, len(cuts))[self.stage]
-        run = StageRun(part, self._wire, feed, cuts, whole)
-        step = MicroBatchedStep(self.row, run, ops, request, self._gather, self._join_shared)
+        run = StageRun(part, self._wire, cuts, ops, self._join_shared, whole)
+        around = self._gather if chain.scaled is None else chain.scaled.around(self._gather)
+        batch = StageBatch(feed, request, self._gather, UpdateChain(around))
+        step = MicroBatchedStep(run, batch)
         try:
-            carry_out(step, chain)
+            with net.device.scope():
+                if self.programs is None or not self.programs._stage(part, run):
+                    carry_out(step, chain)
         except BaseException:
             # What was gathered is of no use to the next step.
             self._gather = None
@@ -219,9 +237,9 @@ class Pipeline:
             settle(part.params(), net.rng)
         self._hand_back(chain.stages)
         self._wire.settle()
-        self.alive = run.alive
+        self.alive = alive(ops)
         self.row.step += 1
-        return step.loss, step.score
+        return batch.loss, batch.score
 
     def _whole(self, net: Net, chain: UpdateChain, loss: Any) -> Callable[[Counts], Counts] | None:
         """A function from this replica's counts to the whole batch's; None if not needed."""
@@ -307,6 +325,8 @@ class Pipeline:
             if isinstance(param.storage, RemoteStorage):
                 param.storage = made
         self.net.executor = self.before
+        if self.programs is not None:
+            self.programs.clear()
 
     def _told(self, param: Param, root: int) -> ParamStorage:
         """A storage with what ``param`` is on the stage ``root``, told to all of the row."""
@@ -374,6 +394,9 @@ class Pipeline:
                 received="others",
                 advice="build the whole net first",
             )
+        if self.programs is not None:
+            # They are of the steps that were here before.
+            self.programs.clear()
         return StagePart(net, StagePlan(plan, list(self.places.values()), self.stage))
 
     def _can_move(self, places: Mapping[str, int]) -> bool:
@@ -433,9 +456,8 @@ class Pipeline:
             if len(users) > 1 and self.stage in users:
                 yield name, users[0], users[1:]
 
-    def _join_shared(self, items: list[LayerGradients]) -> None:
+    def _join_shared(self, run: StageRun, on: Any, items: list[LayerGradients]) -> None:
         """Let the first stage that has a parameter have its gradients, and no other."""
-        ops = self.net.device.ops
         for name, owner, others in self._shared():
             item = next((each for each in items if name in each.names), None)
             own = None
@@ -446,12 +468,14 @@ class Pipeline:
             if self.stage != owner:
                 if item is not None and own is not None:
                     del item.names[at], item.values[at], item.grads[at]
-                self._wire.send(_as_pair(own), owner, SHARED, what)
+                run.send(on, _as_pair(own), owner, SHARED, what)
                 continue
             for k in others:
-                theirs = _of_pair(*self._wire.receive(2, k, SHARED, what)[0])
+                theirs = _of_pair(*run.receive(on, 2, k, SHARED, f"{what} from stage {k}"))
+                if isinstance(theirs, RowSparse):
+                    on.only_now("rows of a table that is on several stages")
                 if theirs is not None:
-                    own = theirs if own is None else add_gradients(ops, own, theirs)
+                    own = theirs if own is None else add_gradients(on.ops, own, theirs)
             if item is not None and own is not None:
                 item.grads[at] = own
             elif own is not None:

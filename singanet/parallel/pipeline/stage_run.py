@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,18 @@ from singanet.engine.step import (
     gradients_of_loss,
     popped,
 )
+from singanet.errors import CallOrderError
+from singanet.ops import ops_for
 from singanet.ops.kernel import widened
-from singanet.optimizer.accumulating import Accumulator
 from singanet.optimizer.chain import TwoPasses, UpdateChain, norm_of
+from singanet.optimizer.hyper import in_type, is_one
 from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.wrapper import Handed
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.pipeline.partition import StagePart
 from singanet.parallel.pipeline.timetable import Op
 from singanet.params.grads import LayerGradients
-from singanet.types import Array, RowSparse
+from singanet.types import Array, RowSparse, Shape
 
 FORWARD, BACKWARD, SHARED, ASKED = range(4)
 """Tags: activations, their gradients, parameters of several stages, parameters asked for."""
@@ -66,17 +70,30 @@ class Wire:
             if array is not None:
                 self._pending.append(self.comm._start_send(array, to, tag, what))
 
-    def receive(self, count: int, source: int, tag: int, what: str) -> tuple[list[Any], float]:
-        """The ``count`` arrays that ``source`` has sent, and the number."""
+    def receive(
+        self, count: int, source: int, tag: int, what: str, into: Sequence[Any] | None = None
+    ) -> tuple[list[Any], float]:
+        """The ``count`` arrays that ``source`` has sent, and the number.
+
+        They lie where ``into`` says, if it does. Errors: others than these come.
+        """
         header = np.empty((count + 1, 2 + _AXES), np.float64)
         self.comm.receive(header, source, tag, what)
         found: list[Any] = []
-        for row in header[1:]:
+        for k, row in enumerate(header[1:]):
             kind, ndim, *shape = row.astype(int).tolist()
-            if not kind:
+            form = (tuple(shape[:ndim]), np.dtype(chr(kind))) if kind else None
+            if into is not None and form != form_of(into[k]):
+                raise CallOrderError(
+                    f"net.step, {what}",
+                    expected=f"{form_of(into[k])}, as when the step was recorded",
+                    received=str(form),
+                    advice="set net.programs.enabled = False before parallel.Pipeline",
+                )
+            if form is None:
                 found.append(None)
                 continue
-            array = np.empty(shape[:ndim], chr(kind))
+            array = np.empty(*form) if into is None else into[k]
             found.append(self.device.put(self.comm.receive(array, source, tag, what)))
         return found, float(header[0, 0])
 
@@ -87,6 +104,11 @@ class Wire:
 
     def _on_host(self, array: Any) -> Array:
         return np.ascontiguousarray(self.device.ops.host(array))
+
+
+def form_of(array: Any) -> tuple[Shape, np.dtype[Any]] | None:
+    """Shape and type of an array, None for None."""
+    return None if array is None else (array.shape, array.dtype)
 
 
 @dataclass
@@ -119,147 +141,207 @@ class Told:
         return np.array([loss, self.score / self.samples, 1.0])
 
 
-class StageRun:
-    """The run of the stage ``part`` over a batch, cut at ``cuts`` into micro-batches.
+@dataclass
+class StageBatch:
+    """What a step of a stage is about: the ``feed`` of the whole net, and the ``request``.
 
-    ``feed`` has the inputs of the whole net. Contexts are let go of as their micro-batch goes
-    back; ``alive`` is how many were there at once, ``told`` what the last stage has seen.
+    ``gather`` sums gradients within ``chain``. ``told`` is what the last stage has seen,
+    ``number`` the weight of the micro-batch under way, NaN for sums.
+    """
+
+    feed: Mapping[str, Any]
+    request: Any = None
+    gather: Any = None
+    chain: Any = None
+    told: Told = field(default_factory=Told)
+    number: float = 0.0
+    loss: float = 0.0
+    score: float | None = None
+
+    def begin(self, number: float) -> None:
+        """Let the stages know what the next micro-batch weighs."""
+        self.number = number
+        self.chain.begin(None if np.isnan(number) else number)
+
+
+class StageRun:
+    """The run of the stage ``part`` over batches that are cut at ``cuts`` into micro-batches.
+
+    ``ops`` are its passes in their order. Contexts are let go of as their micro-batch goes back.
+    ``joined`` is called with what was gathered of all: parameters may be on several stages.
     If gradients depend on the counts of the whole batch, on all processes, ``whole`` makes these
     from the counts of this stage's micro-batches: all go forward before the first goes back.
+    ``forms`` are the arrays that came from other stages, without their values.
     """
 
     def __init__(
         self,
         part: StagePart,
         wire: Wire,
-        feed: Mapping[str, Any],
         cuts: Sequence[slice],
+        ops: Sequence[Op] = (),
+        joined: Callable[[StageRun, Any, list[LayerGradients]], None] | None = None,
         whole: Callable[[Counts], Counts] | None = None,
     ) -> None:
-        self.part, self._wire, self._feed, self._cuts = part, wire, feed, cuts
-        self._of_whole = whole
-        self._whole: Counts | None = None
+        self.part, self.wire, self.cuts, self.ops = part, wire, cuts, tuple(ops)
+        self._joined = joined
+        self.of_whole = whole
+        self.batch: Any = None
         self._left: dict[int, tuple[dict[str, Any], list[Any]]] = {}
         net = part.net._execution_plan()
         below = net.backward(net.slots_of(net.outputs), ()).below
         places = {step.name: i for i, step in enumerate(net.steps)}
         # Of what takes no gradient none is asked for.
-        self._asked = tuple(name for name in part.plan.entries if below[places[name]])
-        self.alive = 0
-        self.told = Told()
+        self.asked = tuple(name for name in part.plan.entries if below[places[name]])
+        self.forms: dict[Any, list[Any]] = {}
 
-    def forward(self, i: int, train: bool, asked: Collection[str] = ()) -> dict[str, Any]:
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the outputs of the net."""
+        return not self.part.plan.sent
+
+    def walked(self, on: Any) -> Iterator[LayerGradients]:
+        """All passes, ``on`` a step that carries them out: what was gathered of all micro-batches.
+
+        It comes as masters take it.
+        """
+        items: list[LayerGradients] = []
+        self._left.clear()
+        for op in self.ops:
+            if op.kind == "forward":
+                self.forward(on, op.micro_batch, True)
+            else:
+                items += self._backward(on, op.micro_batch)
+        on.do("the loss", self._tell)
+        if self._joined is not None:
+            self._joined(self, on, items)
+        items.reverse()
+        return popped(items)
+
+    def _tell(self) -> None:
+        """Let all stages know the loss."""
+        batch, row = self.batch, self.wire.comm
+        told = row.broadcast(batch.told.as_array(), row.size - 1, "the loss")
+        batch.loss, batch.score = float(told[0]), float(told[1]) if told[2] else None
+
+    def forward(self, on: Any, i: int, train: bool, asked: Collection[str] = ()) -> dict[str, Any]:
         """Run micro-batch ``i`` on what came, and send on what later stages read.
 
         The outputs of the net that are here, and those of the steps ``asked`` for. In training
-        they stay for `backward`.
+        they stay for the way back.
         """
-        net, plan = self.part.net, self.part.plan
-        given = {name: cut(self._feed[name], self._cuts[i]) for name in plan.fed}
+        plan = self.part.plan
+        given = {name: on.fed(partial(self._fed, name, i)) for name in plan.fed}
         for k, names in plan.received.items():
-            given |= self._receive(names, k, FORWARD, f"micro-batch {i} of stage {k}")[0]
-        keep = self._asked if train else ()
+            given |= self._received(on, names, k, FORWARD, i, f"micro-batch {i} of stage {k}")
+        # It is the backward's, too, as nobody asks in training.
+        keep = self.asked if train else ()
         wanted = {*plan.outputs, *asked}
-        with net.device.scope():
-            # It is the backward's, too, as nobody asks in training.
-            made, contexts = fused(plan, asked).forward(
-                given, wanted, net.device.ops, net.rng, train, keep
-            )
+        made, contexts = on.forward(given, wanted, train, keep, asked)
         del given
         for k, names in plan.sent.items():
-            self._send([made[name] for name in names], names, k, FORWARD, f"micro-batch {i}")
+            self._send(on, [made[name] for name in names], names, k, FORWARD, f"micro-batch {i}")
         outputs = {name: made[name] for name in ({*asked} if plan.sent else wanted)}
         if train:
             self._left[i] = outputs, contexts
-            self.alive = max(self.alive, len(self._left))
         return outputs
 
-    def backward(self, i: int, request: StepRequest, chain: UpdateChain) -> list[LayerGradients]:
-        """Take micro-batch ``i`` back; what the gatherer of ``chain`` hands on of its gradients.
+    def _fed(self, name: str, i: int) -> Any:
+        return cut(self.batch.feed[name], self.cuts[i])
 
-        Loss scaling stands before it, if at all. Gradients of what came from earlier stages go
-        there. The last stage begins with the loss.
+    def _backward(self, on: Any, i: int) -> list[LayerGradients]:
+        """Take micro-batch ``i`` back; what the gatherer hands on of its gradients.
+
+        Gradients of what came from earlier stages go there. The last stage begins with the loss.
         """
         plan = self.part.plan
-        gather: Any = next(stage for stage in chain.stages if stage.traits.gathers)
         outputs, contexts = self._left.pop(i)
         starts: dict[int, list[Any]] = {}
-        if not plan.sent:
-            count, of_loss = self._from_loss(i, outputs, request, chain)
+        if self.is_last:
+            of_loss = on.from_loss(i, outputs)
             starts = {slot: [grad] for slot, grad in of_loss.items()}
             del of_loss
         # As in a walk through all: what reads an output last is added first.
         for k in sorted(plan.sent, reverse=True):
             what = f"gradients of micro-batch {i} from stage {k}"
-            made, count = self._receive(plan.sent[k], k, BACKWARD, what)
+            made = self._received(on, plan.sent[k], k, BACKWARD, i, what)
             for name, grads in made.items():
                 for slot, grad in zip(plan.by_name[name].out_slots, _parts(grads), strict=True):
                     if grad is not None:
                         starts.setdefault(slot, []).append(grad)
             del made
-        if plan.sent:
-            chain.begin(None if np.isnan(count) else count)
+        on.weigh()
         del outputs
-        with self.part.net.device.scope():
-            walk = BackwardWalk(
-                fused(plan), contexts, {s: g[0] for s, g in starts.items()}, self._asked
-            )
-            for slot, grads in starts.items():
-                walk.slot_grads[slot] += grads[1:]
-            del starts, contexts
-            ready: list[LayerGradients] = []
-            back: Mapping[str, Any] = {}
-            for item in walk.run():
-                exact: Any = item if chain.scaled is None else chain.scaled.in_float32(*item)
-                for names, values, own, share in gather.take(*exact, 1.0):
-                    scaled = [_scaled(grad, share) for grad in own]
-                    ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
-                back = item.output_grads
-                del item, exact
+        walk = on.walk(contexts, {s: g[0] for s, g in starts.items()}, self.asked)
+        for slot, grads in starts.items():
+            walk.slot_grads[slot] += grads[1:]
+        del starts, contexts
+        ready: list[LayerGradients] = []
+        back: Mapping[str, Any] = {}
+        for item in walk.run():
+            for names, values, own, share in on.take(item):
+                scaled = [_scaled(grad, share) for grad in own]
+                ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
+            back = item.output_grads
+            del item
         for k, names in plan.received.items():
-            self._send([back.get(n) for n in names], names, k, BACKWARD, f"gradients {i}", count)
+            self._send(on, [back.get(n) for n in names], names, k, BACKWARD, f"gradients {i}")
         return ready
 
-    def _from_loss(
-        self, i: int, outputs: dict[str, Any], request: StepRequest, chain: UpdateChain
-    ) -> tuple[float, dict[int, Array]]:
-        """The weight of micro-batch ``i``, NaN for sums, and its gradients by slot."""
-        part, counts = self.part, self._counts(i, outputs, request)
-        if self._of_whole is not None and self._whole is None:
-            rest = [self._counts(k, left, request) for k, (left, _) in self._left.items()]
-            self._whole = self._of_whole(sum(rest, counts))
-        y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
-        seen = StepMetrics(y, request.measure, weight, self._whole)
-        made = LayerPass(part.plan, dict(outputs), [])
-        of_loss = gradients_of_loss(part, made, seen, chain)
-        self.told.add(part.loss, seen, counts)
-        weighs = counts.weight if self._whole is None else counts.weight_in(self._whole)
-        return np.nan if weighs is None else weighs, of_loss
+    def norm_of_all(self, own: float, due: bool = True) -> float | None:
+        """The norm of the gradients of all stages, if it is ``due`` on any."""
+        told = np.array([own**2, float(due)])
+        squares, those = self.wire.comm.all_reduce(told, what="the norm of the gradients").tolist()
+        return float(np.sqrt(squares)) if those else None
 
-    def _counts(self, i: int, outputs: dict[str, Any], request: StepRequest) -> Counts:
+    def counts(self, i: int, outputs: Mapping[str, Any]) -> Counts:
+        """The counts of micro-batch ``i`` with these ``outputs`` of the net."""
         out = outputs if len(self.part.plan.outputs) > 1 else outputs[self.part.plan.outputs[0]]
-        y = cut(request.y, self._cuts[i])
-        return Counts.of(expected_loss(self.part), widened(out), y)
+        return Counts.of(expected_loss(self.part), widened(out), self.targets(i).y)
+
+    def targets(self, i: int) -> StepRequest:
+        """The request, with targets and weights of micro-batch ``i``."""
+        asked: StepRequest = self.batch.request
+        return asked._replace(y=cut(asked.y, self.cuts[i]), weight=cut(asked.weight, self.cuts[i]))
 
     def _send(
-        self, made: Sequence[Any], names: Sequence[str], k: int, tag: int, what: str, n: float = 0.0
+        self, on: Any, made: Sequence[Any], names: Sequence[str], k: int, tag: int, what: str
     ) -> None:
         arrays: list[Any] = []
         for name, each in zip(names, made, strict=True):
             slots = self.part.plan.by_name[name].out_slots
             arrays += [None] * len(slots) if each is None else _parts(each)
-        self._wire.send(arrays, k, tag, f"{what} to stage {k}", n)
+        self.send(on, arrays, k, tag, what)
 
-    def _receive(
-        self, names: Sequence[str], k: int, tag: int, what: str
-    ) -> tuple[dict[str, Any], float]:
+    def send(self, on: Any, arrays: list[Any], k: int, tag: int, what: str) -> None:
+        """Let stage ``k`` have ``arrays``, of which some may be None."""
+
+        def send(arrays: list[Any]) -> None:
+            self.wire.send(arrays, k, tag, f"{what} to stage {k}", self.batch.number)
+
+        on.give("send", send, arrays)
+
+    def _received(
+        self, on: Any, names: Sequence[str], k: int, tag: int, i: int, what: str
+    ) -> dict[str, Any]:
         steps = [self.part.plan.by_name[name] for name in names]
-        arrays, number = self._wire.receive(sum(len(s.out_slots) for s in steps), k, tag, what)
+        arrays = self.receive(on, sum(len(s.out_slots) for s in steps), k, tag, what)
         found: dict[str, Any] = {}
         for step in steps:
             parts = [arrays.pop(0) for _ in step.out_slots]
             found[step.name] = parts if step.many_out else parts[0]
-        return found, number
+        return found
+
+    def receive(self, on: Any, count: int, k: int, tag: int, what: str) -> list[Any]:
+        """The ``count`` arrays of stage ``k``, of which some may be None."""
+
+        def receive(into: list[Any] | None = None) -> list[Any]:
+            found, number = self.wire.receive(count, k, tag, what, into)
+            if tag == BACKWARD:
+                self.batch.number = number
+            return found
+
+        return on.made("receive", receive, what, self.forms)
 
 
 def cut(data: Any, part: slice) -> Any:
@@ -276,41 +358,39 @@ def _parts(made: Any) -> list[Any]:
 
 
 def _scaled(grad: Any, share: Any) -> Any:
-    """``grad`` times ``share``, in its place: the accumulator fills that anew."""
-    rows = grad.rows if isinstance(grad, RowSparse) else grad
-    if share != 1.0:
-        rows *= rows.dtype.type(share)
+    """``grad`` times ``share``, in its place if it is an array: the accumulator fills that anew."""
+    if is_one(share):
+        return grad
+    ops = ops_for(grad.rows if isinstance(grad, RowSparse) else grad)
+    if isinstance(grad, RowSparse):
+        return RowSparse(*ops.map_rows(_times, *grad, share))
+    grad *= in_type(ops.xp, share, grad.dtype)
     return grad
 
 
-class MicroBatchedStep:
-    """Carries out what ``run`` does in the order ``ops``; a `Carrier`.
+def _times(grad: RowSparse, share: float) -> RowSparse:
+    return RowSparse(grad.indices, grad.rows * grad.rows.dtype.type(share))
 
-    Gradients are gathered by ``gather`` behind the loss scaling, if any, so that what comes of the
-    walk is what the stages behind both take. ``joined`` is called with it: parameters may be on
-    several stages.
+
+class MicroBatchedStep:
+    """Carries out the step ``batch`` of ``run`` now; a `Carrier`.
+
+    Gradients are gathered behind the loss scaling, if any, so that what comes of the walk is what
+    the stages behind both take.
     """
 
     holds = True
 
-    def __init__(
-        self,
-        row: Communicator,
-        run: StageRun,
-        ops: Sequence[Op],
-        request: StepRequest,
-        gather: Accumulator,
-        joined: Callable[[list[LayerGradients]], None],
-    ) -> None:
-        self._row, self._run, self._ops, self._request = row, run, ops, request
+    def __init__(self, run: StageRun, batch: StageBatch | None = None) -> None:
+        self._run, self._row = run, run.wire.comm
         self.net: Any = run.part
-        self._joined = joined
-        self._behind = UpdateChain(gather.optimizer)
-        self._scaled = UpdateChain(request.optimizer).scaled
-        around = gather if self._scaled is None else self._scaled.around(gather)
-        self._chain = UpdateChain(around)
-        self.loss = 0.0
-        self.score: float | None = None
+        self.ops = self.net.device.ops
+        self._whole: Counts | None = None
+        if batch is None:
+            return
+        run.batch = self._batch = batch
+        self._behind = UpdateChain(batch.gather.optimizer)
+        self._scaled = batch.chain.scaled
 
     @property
     def updated(self) -> bool:
@@ -326,18 +406,76 @@ class MicroBatchedStep:
         return nullcontext()
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """As `Carrier`: what has been gathered of all micro-batches, as masters take it."""
-        items: list[LayerGradients] = []
-        for op in self._ops:
-            if op.kind == "forward":
-                self._run.forward(op.micro_batch, True)
-            else:
-                items += self._run.backward(op.micro_batch, self._request, self._chain)
-        told = self._row.broadcast(self._run.told.as_array(), self._row.size - 1, "the loss")
-        self.loss, self.score = float(told[0]), float(told[1]) if told[2] else None
-        self._joined(items)
-        items.reverse()
-        return popped(items)
+        """As `Carrier`."""
+        return self._run.walked(self)
+
+    # -- what a run asks ------------------------------------------------------------------------
+
+    def fed(self, function: Callable[[], Any]) -> Any:
+        """What the net is fed with."""
+        return function()
+
+    def made(
+        self, name: str, function: Callable[[], list[Any]], key: Any, forms: dict[Any, list[Any]]
+    ) -> list[Any]:
+        """The arrays that ``function`` makes, whose ``forms`` are kept by ``key``."""
+        found = function()
+        forms[key] = [*map(form_of, found)]
+        return found
+
+    def give(self, name: str, function: Callable[[list[Any]], object], arrays: list[Any]) -> None:
+        """Let ``function`` have ``arrays``."""
+        function(arrays)
+
+    def forward(
+        self,
+        given: dict[str, Any],
+        wanted: Collection[str],
+        train: bool,
+        keep: Collection[str],
+        asked: Collection[str],
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """As `Plan.forward`."""
+        net = self.net
+        plan = fused(net.plan, asked)
+        return plan.forward(given, wanted, self.ops, net.rng, train, keep)
+
+    def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
+        """The gradients of the loss of micro-batch ``i`` by slot."""
+        run, net, batch = self._run, self.net, self._batch
+        counts = run.counts(i, outputs)
+        if run.of_whole is not None and self._whole is None:
+            rest = [run.counts(k, left) for k, (left, _) in run._left.items()]
+            self._whole = run.of_whole(sum(rest, counts))
+        asked = run.targets(i)
+        seen = StepMetrics(asked.y, asked.measure, asked.weight, self._whole)
+        made = LayerPass(net.plan, dict(outputs), [])
+        of_loss = gradients_of_loss(net, made, seen, batch.chain)
+        batch.told.add(net.loss, seen, counts)
+        weighs = counts.weight if self._whole is None else counts.weight_in(self._whole)
+        batch.number = np.nan if weighs is None else weighs
+        return of_loss
+
+    def weigh(self) -> None:
+        """Let the stages know what the micro-batch weighs."""
+        if not self._run.is_last:
+            self._batch.begin(self._batch.number)
+
+    def walk(
+        self, contexts: list[Any], starts: dict[int, Array], wanted: Collection[str]
+    ) -> BackwardWalk:
+        """The walk back."""
+        return BackwardWalk(fused(self.net.plan), contexts, starts, wanted)
+
+    def take(self, item: LayerGradients) -> Iterator[Handed]:
+        """Gather the gradients of a layer; what is handed on."""
+        exact: Any = item if self._scaled is None else self._scaled.in_float32(*item)
+        return self._batch.gather.take(*exact, 1.0)
+
+    def only_now(self, why: str) -> None:
+        """Nothing: it is not recorded."""
+
+    # -- as `Carrier` -----------------------------------------------------------------------------
 
     def do(self, name: str, function: Callable[[], object]) -> None:
         function()
@@ -357,10 +495,9 @@ class MicroBatchedStep:
         """As `Carrier`: the norm of the gradients of all stages."""
         # A stage that trains nothing has gathered nothing, and knows by the others that it is due.
         due = norm.due()
-        own = float(norm_of(norm.previewed(items))) ** 2 if due else 0.0
-        told = np.array([own, float(due)])
-        squares, those = self._row.all_reduce(told, what="the norm of the gradients").tolist()
-        return norm.clip.knowing(float(np.sqrt(squares))) if those else nullcontext()
+        own = float(norm_of(norm.previewed(items))) if due else 0.0
+        known = self._run.norm_of_all(own, due)
+        return nullcontext() if known is None else norm.clip.knowing(known)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
         """As `Carrier`: behind the loss scaling, which only rounds what was updated."""
@@ -368,8 +505,8 @@ class MicroBatchedStep:
 
         def seen(item: LayerGradients) -> None:
             changed.extend(item.names)
-            if self._request.on_layer is not None:
-                self._request.on_layer(item)
+            if self._batch.request.on_layer is not None:
+                self._batch.request.on_layer(item)
 
         scaled = self._scaled
         if scaled is None:

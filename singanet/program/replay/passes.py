@@ -14,7 +14,7 @@ from singanet.params.grads import LayerGradients
 from singanet.program.ir import Order, map_arrays, order_of
 from singanet.program.replay.replay import Replay
 from singanet.program.trace.layers import copied, copy_into
-from singanet.program.trace.recorder import targets
+from singanet.program.trace.losses import targets
 from singanet.program.trace.sparse_rows import RowsSource
 from singanet.types import Array
 

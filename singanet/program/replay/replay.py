@@ -359,6 +359,11 @@ class Replay:
         calls = self._calls(bound, singly) if singly else iter(bound.feed.calls)
         return self._stepped(bound, y, weight, measure, run, calls)
 
+    def stage(self, arena: Array, batch: Any) -> None:
+        """The step ``batch`` of a pipeline's stage, with what it has seen."""
+        self._loss.begin(batch)  # type: ignore[union-attr]
+        self.step(arena, {}, None, None, None)
+
     def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
         calls = bound.feed.calls
         return self.recording.lowering.singly(calls) if singly else iter(calls)

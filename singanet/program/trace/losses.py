@@ -259,13 +259,44 @@ def _nothing(losses: Array, outputs: Any) -> None:
     """A look at loss and metric that nobody asked for."""
 
 
+def targets(y: Any, weight: Any, device: type = np.ndarray) -> tuple[Any, Any]:
+    """Targets and weights as a step takes them in: plain arrays, None for anything else.
+
+    They are NumPy's or the ``device``'s. Kernels read numbers in the machine's own byte order.
+    """
+
+    def is_plain(array: Any) -> bool:
+        return type(array) in (np.ndarray, device) and array.dtype.isnative
+
+    arrays = list(y.values()) if isinstance(y, Mapping) else [y]
+    plain = all(is_plain(array) and array.dtype.kind in "fiub" for array in arrays)
+    if not plain or not (weight is None or is_plain(weight)):
+        return None, None
+    return (dict(y) if isinstance(y, Mapping) else y), weight
+
+
+def by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
+    """Gradients of outputs, by their names in ``dy``, by their slots."""
+    slots: dict[int, Array] = {}
+    for name, given in dy.items():
+        step = plan.by_name[name]
+        # Of what metrics look at there is no gradient.
+        of_slots = zip(step.out_slots, given if step.many_out else [given], strict=True)
+        slots.update((slot, grad) for slot, grad in of_slots if grad is not None)
+    return slots
+
+
 class Traces(Protocol):
     """A recording with the passes of a net: a `Recorder`."""
 
     net: Net
     tape: Tape
-    loss: LossStep | None
+    loss: Any
     params: list[tuple[Param, Array]]
+    plan: Plan
+
+    def draws(self) -> Any:
+        """What layers draw from."""
 
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
         """Outputs by name, and the contexts that layers leave."""

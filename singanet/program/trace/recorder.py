@@ -44,10 +44,13 @@ from singanet.program.trace.losses import (
     LossStep,
     RecordedStep,
     RehearsedStep,
+    by_slot,
     copies_shown,
+    targets,
 )
 from singanet.program.trace.rules import Member, Numbers
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
+from singanet.program.trace.stages import RecordedStage, StageLoss
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.updates import RecordedChain
 from singanet.program.trace.values import Draws
@@ -90,7 +93,7 @@ class Recorder:
         self.plan: Plan = recorded_plan(plan, self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
-        self.loss: LossStep | None = None
+        self.loss: LossStep | StageLoss | None = None
         self.reduction: Reduction | None = None
         self.caches: ReplayCaches | None = None
         self.of_loss = self.saw_values = False
@@ -153,7 +156,7 @@ class Recorder:
                 given,
                 self.plan.outputs,
                 self.tape.ops,
-                self._draws(),
+                self.draws(),
                 False,
                 pasts=self.caches.recorded(),  # type: ignore[arg-type]
                 last_of=last_of,
@@ -176,6 +179,32 @@ class Recorder:
             kind = LossStep if self.plan.head is None else LossOfHead
             self.loss = kind(self.net, self.plan, y, weighted)
             tell(RecordedStep(self, updates, given, beside), chain)
+        self.tape.drops_unread = chain._selects
+        self._keep(updates)
+
+    def stage(self, run: Any) -> None:
+        """A training step of a pipeline's stage, all its micro-batches; ``run`` carries it out."""
+        self._expect_unpatched()
+        told: UpdateChain = run.batch.chain
+        chain = UpdateChain(run.batch.gather.optimizer)
+        if told.scaled is not None:
+            raise NotRecordableError("a stage of a pipeline in mixed precision")
+        if run.of_whole is not None:
+            raise NotRecordableError("a stage that has to know what a whole batch counts")
+        if run.batch.request.on_layer is not None or self.held.by_name:
+            raise NotRecordableError("a caller's look at layers, or weights in fewer bits")
+        if chain.norm is not None and not chain.norm.due():
+            raise NotRecordableError("a step that is clipped later")
+        # What other stages send has no values here.
+        self.tape.is_blind = True
+        self.tape.wishes.clear()
+        trained = self._trained()
+        with recording_on(self.tape):
+            updates = RecordedChain(self.tape, chain, self.guard, trained, self.held)
+        with self._running():
+            self._take_in("feed", ({}, (None, None)))
+            tell(RecordedStage(self, updates, run, trained), chain)
+        self.of_loss = run.is_last
         self.tape.drops_unread = chain._selects
         self._keep(updates)
 
@@ -282,7 +311,7 @@ class Recorder:
             beside = targets(asked.targets, asked.weight, self._arrays)
             given, beside = own(self.tape, (dict(asked.feed), beside))
             self._take_in("feed", (given, beside))
-            outputs, contexts = plan.forward(given, asked.seen, ops, self._draws(), asked.train)
+            outputs, contexts = plan.forward(given, asked.seen, ops, self.draws(), asked.train)
             of_loss: dict[int, Array] = {}
             if asked.of_loss:
                 self.of_loss = True
@@ -290,7 +319,7 @@ class Recorder:
                 single = self.single({name: outputs[name] for name in plan.outputs})
                 y, weight = beside
                 dy = self.loss.record(self.tape, single, y, weight, looks=False)
-                of_loss = _by_slot(plan, dy)
+                of_loss = by_slot(plan, dy)
                 del single, dy
                 self.loss.seen.y = self.loss.seen.weight = None
             shapes = [asked.shape_of(head, outputs) for head in asked.heads]
@@ -366,9 +395,10 @@ class Recorder:
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
         """Outputs by name, and the contexts that layers leave."""
         outputs: Any = self.plan.outputs
-        return self.plan.forward(given, outputs, self.tape.ops, self._draws(), train)
+        return self.plan.forward(given, outputs, self.tape.ops, self.draws(), train)
 
-    def _draws(self) -> Any:
+    def draws(self) -> Any:
+        """What layers draw from."""
         return Draws(self.net)
 
     def single(self, outputs: dict[str, Any]) -> Any:
@@ -377,7 +407,7 @@ class Recorder:
 
     def backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
         """The walk back from the gradients ``dy`` of outputs by name."""
-        return BackwardWalk(self.plan, contexts, _by_slot(self.plan, dy), ()).run()
+        return BackwardWalk(self.plan, contexts, by_slot(self.plan, dy), ()).run()
 
     def _trained(self) -> list[Param]:
         """The parameters that the walk back from the outputs trains."""
@@ -453,33 +483,6 @@ def _somebody_freezes() -> bool:
     if not _FOUND_FROZEN and gc.get_freeze_count():
         _FOUND_FROZEN.append(True)
     return bool(_FOUND_FROZEN)
-
-
-def targets(y: Any, weight: Any, device: type = np.ndarray) -> tuple[Any, Any]:
-    """Targets and weights as a step takes them in: plain arrays, None for anything else.
-
-    They are NumPy's or the ``device``'s. Kernels read numbers in the machine's own byte order.
-    """
-
-    def is_plain(array: Any) -> bool:
-        return type(array) in (np.ndarray, device) and array.dtype.isnative
-
-    arrays = list(y.values()) if isinstance(y, Mapping) else [y]
-    plain = all(is_plain(array) and array.dtype.kind in "fiub" for array in arrays)
-    if not plain or not (weight is None or is_plain(weight)):
-        return None, None
-    return (dict(y) if isinstance(y, Mapping) else y), weight
-
-
-def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
-    """Gradients of outputs, by their names in ``dy``, by their slots."""
-    slots: dict[int, Array] = {}
-    for name, given in dy.items():
-        step = plan.by_name[name]
-        # Of what metrics look at there is no gradient.
-        of_slots = zip(step.out_slots, given if step.many_out else [given], strict=True)
-        slots.update((slot, grad) for slot, grad in of_slots if grad is not None)
-    return slots
 
 
 def _nothing() -> None:

@@ -76,6 +76,8 @@ class Tape:
         # what to make of constants.
         self.moves: dict[int, tuple[int, int]] = {}
         self.interrupted = self.drops_unread = self.stores = False
+        # Whether there are arrays whose values only a replay has.
+        self.is_blind = False
         # Whether a kernel draws numbers of the net's generator.
         self.draws = False
         self.make_constants: Callable[[Tape], None] | None = None
@@ -334,6 +336,8 @@ class Tape:
 
     def shown(self, values: Any) -> Any:
         """Return ``values`` with copies in the place of abstract arrays, as Python sees them."""
+        if self.is_blind:
+            raise NotRecordableError("Python that sees what comes from another process")
         if self.values is None:
             self.values = Values()
         for ref, array in self.fed:

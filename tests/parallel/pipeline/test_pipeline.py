@@ -257,6 +257,89 @@ def test_a_random_net_trains_as_in_one_process(seed):
     expect_one_process(setting, str(rng.choice(["gpipe", "1f1b"])))
 
 
+def drops():
+    """Draws, running state, and a metric on the last stage alone."""
+    made = [Dense("a", 8, input_sample_shape=(6,)), layers.BatchNormalization("n")]
+    return net_of([*made, layers.Dropout("o", 0.5), layers.Dropout("two", 0.5), Dense("d", 4)])
+
+
+def ignoring():
+    return chain(SoftmaxCrossEntropy(ignore_index=-1))
+
+
+RECORDED = {
+    **{name: setting for name, setting in SETTINGS.items() if setting.rows == 1},
+    "draws": Setting(drops, stages=["two"], micro=3),
+    "ignored labels": Setting(ignoring, y=LABELS["one"], stages=["c"]),
+    "a layer of the user's": Setting(lambda: net_of([*chain().layers, Own("own")]), stages=["c"]),
+}
+BY_LAYERS = {
+    "twice read": "rows of a table",
+    "two losses": "what a whole batch counts",
+    "two losses, one a sum": "what a whole batch counts",
+    "a layer of the user's": "sees what comes from another process",
+}
+
+
+class Own(layers.Layer):
+    """Does not say that it is pure."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x * 2
+
+    def backward(self, ctx, dy):
+        return dy * 2, {}
+
+
+def expect_layers_bits(setting, schedule, refused="", steps=10):
+    """Programs of stages make what the layers make."""
+
+    def train(net, pipeline):
+        pipeline.programs.enabled = recorded
+        rule, seen = setting.rule(), []
+        measure = lambda out, y: float(np.sum(out, dtype=np.float64))  # noqa: E731
+        for k in range(steps):
+            rows = slice(0, 7 if k % 5 == 4 else None)
+            y = {n: a[rows] for n, a in setting.y.items()} if isinstance(setting.y, dict) else None
+            weight = None if setting.weight is None else setting.weight[rows]
+            y = setting.y[rows] if y is None else y
+            given = {"sample_weight": weight, "measure": None if isinstance(y, dict) else measure}
+            seen.append(net.step(setting.x[rows], y, rule, **given))
+        programs = pipeline.programs
+        return seen, [r.layout.nbytes for r in programs.reports()], programs.refusals
+
+    made = {}
+    for recorded in (False, True):
+        more = {"schedule": schedule}
+        made[recorded] = on_stages(
+            train, setting.make, setting.stages, setting.micro, setting.ranks, **more
+        )
+    for (wanted, values), (found, others) in zip(*made.values(), strict=True):
+        assert found[0] == wanted[0]
+        expect_near_values(others, values, 0, 0)
+    refusals = [why for (_, _, each), _ in made[True] for why in each]
+    assert refused in "; ".join(refusals)
+    assert refused or all(len(found[1]) == (1 if steps < 10 else 2) for found, _ in made[True])
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_stage_makes_the_bits_of_its_layers(name, schedule):
+    expect_layers_bits(RECORDED[name], schedule, BY_LAYERS.get(name, ""))
+
+
+@pytest.mark.few(4, full=12)
+@pytest.mark.parametrize("seed", range(200))
+def test_recorded_stages_of_random_nets_make_the_bits_of_their_layers(seed):
+    rng = np.random.default_rng(10**6 + seed)
+    stages, micro = int(rng.integers(2, 5)), int(rng.integers(1, 6))
+    setting = Setting(lambda: random_net(seed, stages), RULES[seed % 4], ranks=stages, micro=micro)
+    expect_layers_bits(setting, str(rng.choice(["gpipe", "1f1b"])), steps=4)
+
+
 def test_frozen_layers_and_evaluation():
     def train(net, pipeline=None):
         net.freeze("b")
@@ -273,14 +356,10 @@ def test_frozen_layers_and_evaluation():
 
 
 def test_running_state_moves_by_micro_batches_on_each_stage():
-    def make():
-        made = [Dense("a", 8, input_sample_shape=(6,)), layers.BatchNormalization("n")]
-        return net_of([*made, layers.Dropout("o", 0.5), layers.Dropout("two", 0.5), Dense("d", 4)])
-
-    alone, gathers = make(), Accumulator(SGD(lr=0.0), 2)
+    alone, gathers = drops(), Accumulator(SGD(lr=0.0), 2)
     for part in np.array_split(np.arange(len(Y)), 2):
         alone.step(X[part], Y[part], gathers)
-    for _, found in on_stages(lambda net, _: net.step(X, Y, SGD(lr=0.0)), make, ["two"], 2):
+    for _, found in on_stages(lambda net, _: net.step(X, Y, SGD(lr=0.0)), drops, ["two"], 2):
         expect_near_values(found, values_of(alone), 1e-6, 0)
 
 

@@ -1,0 +1,211 @@
+"""The recorded step of a pipeline's stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk, arrays_in
+from singanet.engine.step import Counts, StepMetrics
+from singanet.ops.kernel import widened
+from singanet.optimizer.accumulating import Accumulator
+from singanet.optimizer.chain import TwoPasses, norm_of
+from singanet.optimizer.wrapper import Handed
+from singanet.params.grads import LayerGradients
+from singanet.params.param import Param
+from singanet.program.ir import NotRecordableError, map_arrays
+from singanet.program.trace.layers import copy_into, own
+from singanet.program.trace.losses import LossStep, RecordedStep, Traces, by_slot, targets
+from singanet.program.trace.updates import RecordedChain
+from singanet.types import Array
+
+
+class RecordedStage(RecordedStep):
+    """Writes all micro-batches of a stage down, and the updates behind them; a `Carrier`.
+
+    ``run`` is the stage's run, whose ``batch`` is that of the replay under way. What other stages
+    send are places that calls fill. The weight of a micro-batch is known at a replay.
+    """
+
+    def __init__(
+        self, recorder: Traces, updates: RecordedChain, run: Any, trained: Sequence[Param]
+    ) -> None:
+        super().__init__(recorder, updates, {})
+        self._stage, self._run, self.ops = recorder, run, self._tape.ops
+        self.holds = True
+        gather = run.batch.gather
+        self._gather = Accumulator(gather.optimizer, gather.every, gather.mean)
+        self._weight, self._share = np.ones(()), np.ones(())
+        self._left = gather.every
+        self._names = [param.name for param in trained]
+        recorder.loss = StageLoss(run, self._names, [param.value for param in trained])
+
+    def _walked(self, again: bool) -> Iterator[LayerGradients]:
+        items: Iterator[LayerGradients] = self._run.walked(self)
+        if self._updates._weighs:
+            # The stages behind were told with the last micro-batch.
+            self._updates.weigh(lambda outputs: None, None)
+        return items
+
+    # -- what a run asks ------------------------------------------------------------------------
+
+    def fed(self, function: Callable[[], Any]) -> Any:
+        """The places of what the net is fed with."""
+        self._enter("forward")
+        made = own(self._tape, function())
+
+        def fill(made: Any) -> None:
+            copy_into(function(), made)
+
+        self._filling("feed", fill, made)
+        return made
+
+    def made(
+        self,
+        name: str,
+        function: Callable[[list[Any]], object],
+        key: Any,
+        forms: dict[Any, list[Any]],
+    ) -> list[Any]:
+        """The places that ``function`` fills, of the ``forms`` that came before."""
+        if key not in forms:
+            raise NotRecordableError("what comes from other stages is not known yet")
+        self._enter("communication")
+        made = [None if form is None else self._tape.new(*form) for form in forms[key]]
+        self._filling(name, function, made)
+        return [*made]
+
+    def give(self, name: str, function: Callable[[list[Any]], object], arrays: list[Any]) -> None:
+        """Let ``function`` have copies of ``arrays``, whose memory others will use."""
+
+        def give(arrays: list[Any]) -> None:
+            function(map_arrays(arrays, np.array))
+
+        self._enter("communication")
+        self._tape.add(give, (arrays,), {}, (), "hidden", name=name).barrier = True
+
+    def forward(
+        self,
+        given: dict[str, Any],
+        wanted: Collection[str],
+        train: bool,
+        keep: Collection[str],
+        asked: Collection[str],
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """As `Plan.forward`."""
+        recorder = self._stage
+        return recorder.plan.forward(given, wanted, self.ops, recorder.draws(), train, keep)
+
+    def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
+        """The gradients of the loss of micro-batch ``i`` by slot."""
+        run, tape, recorder = self._run, self._tape, self._stage
+        now = run.targets(i)
+        loss = LossStep(self.net, recorder.plan, now.y, now.weight)
+        y, weight = given = own(tape, targets(now.y, now.weight))
+        seen = loss.seen
+
+        def fill(given: Any) -> None:
+            asked = run.targets(i)
+            seen.y, seen.weight, seen.measure = asked.y, asked.weight, asked.measure
+            copy_into((asked.y, asked.weight), given)
+
+        self._enter("loss")
+        self._filling("targets", fill, given)
+        single = recorder.single(outputs)
+        dy = loss.record(tape, single, y, weight, looks=True)
+        counts: Counts | None = None
+        mark = len(tape.calls)
+        try:
+            counts = Counts.of(loss.loss, widened(single), y)
+        except NotRecordableError:
+            tape.delete_from(mark)
+
+        def tell(outputs: Any) -> None:
+            known = run.counts(i, outputs) if counts is None else counts
+            run.batch.told.add(loss.loss, seen, known)
+            run.batch.number = np.nan if known.weight is None else known.weight
+            seen.y = seen.weight = seen.measure = None
+
+        read = outputs if counts is None else None
+        tape.add(tell, (read,), {}, (), "hidden", name="count").barrier = True
+        return by_slot(recorder.plan, dy)
+
+    def weigh(self) -> None:
+        """Let the stages and kernels know what the micro-batch weighs."""
+        run, names, last = self._run, self._names, self._left == 1
+        self._left -= 1
+        weight, share = pair = self._weight, self._share
+
+        def weigh() -> None:
+            batch = run.batch
+            batch.begin(batch.number)
+            weight[...] = batch.gather.weight
+            share[...] = batch.gather.share(names[0] if names else "")
+            batch.gather.skip(names)
+
+        self._enter("loss")
+        filled = pair if last else pair[:1]
+        places: list[Any] = [*map(self._tape.hold, pair)]
+        self._gather.weigh(*places)
+        self._tape.add(weigh, (), {}, filled, "hidden", name="weigh").barrier = True
+
+    def walk(
+        self, contexts: list[Any], starts: dict[int, Array], wanted: Collection[str]
+    ) -> BackwardWalk:
+        """The walk back."""
+        return BackwardWalk(self._stage.plan, contexts, starts, wanted)
+
+    def take(self, item: LayerGradients) -> Iterator[Handed]:
+        """Gather the gradients of a layer; what is handed on."""
+        values: list[Any] = [*map(self._tape.place, item.values)]
+        return self._gather.take(item.names, values, item.grads, 1.0)
+
+    def only_now(self, why: str) -> None:
+        """Refuse to record it. Raises `NotRecordableError`."""
+        raise NotRecordableError(why)
+
+    # -- as `Carrier` -----------------------------------------------------------------------------
+
+    def knowing(
+        self, norm: TwoPasses, items: Iterable[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """As `Carrier`: the norm of the gradients of all stages."""
+        known, run = np.ones(()), self._run
+
+        def agree(own: Array) -> None:
+            known[...] = run.norm_of_all(float(own))
+
+        own = norm_of(norm.previewed(items))
+        if isinstance(own, float):
+            raise NotRecordableError("a stage that trains nothing, and clips")
+        self._enter("communication")
+        call = self._tape.add(agree, (own,), {}, (known,), "hidden", name="norm")
+        call.barrier = True
+        place: Any = self._tape.hold(known)
+        return norm.clip.knowing(place)
+
+    def _enter(self, phase: Any) -> None:
+        self._tape.layer, self._tape.phase = "", phase
+
+    def _filling(self, name: str, function: Callable[[Any], object], made: Any) -> None:
+        """Write down a call of ``function``, which fills the arrays of ``made``."""
+        call = self._tape.add(function, (made,), {}, arrays_in(made), "hidden", name=name)
+        call.barrier = True
+
+
+class StageLoss:
+    """The batch of a stage that is replayed, as a loss that knows what its program has seen."""
+
+    note = ""
+
+    def __init__(self, run: Any, names: list[str], values: list[Array]) -> None:
+        self.run, self.names, self.values = run, names, values
+        self.seen = StepMetrics(None)
+
+    def begin(self, batch: Any) -> None:
+        """Replay the step ``batch`` next."""
+        self.run.batch = batch
+        batch.gather._let_go(self.names, self.values)
