@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES
+from singanet.ops.costs import Case
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _LEAST = 1 << 17
 """Multiply-adds from which compiling pays off within some hundred steps."""
+
+_DIRECT = 9
+"""Most elements of a kernel for which oneDNN's function of the gradient is as fast."""
 
 _PARTS = 16
 """Most parts of the samples with sums of their own, of the kernels' gradient."""
@@ -74,7 +78,7 @@ def _convolved(
     return y.transpose(0, 3, 1, 2) if done else None
 
 
-def _weights(
+def weights(
     ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
@@ -98,12 +102,18 @@ def _fits(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) ->
     # oneDNN's kernels may store bfloat16.
     return (
         x.ndim == 4
-        and weight[1] == 1
+        and not ops.narrow
+        and ops.serves(1, x)
+        and _are_worth_compiling(y, weight, window)
+    )
+
+
+def _are_worth_compiling(y: Shape, weight: Shape, window: Window) -> bool:
+    return (
+        weight[1] == 1
         and weight[0] >= LANES
         and window.kernel[1] <= _TAPS
-        and not ops.narrow
         and prod(y) * prod(window.kernel) >= _LEAST
-        and ops.serves(1, x)
         and has_compiler()
     )
 
@@ -131,6 +141,20 @@ def _fits_weights(
     ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> bool:
     return _fits(ops, x, dy.shape, weight_shape, window) and ops.serves(1, dy)
+
+
+def beats_direct(ops: PlannedOps, case: Case) -> bool:
+    """Whether the gradient of these kernels takes oneDNN's own function several times as long.
+
+    That is so but for kernels of 3×3.
+    """
+    (n, channels, *size), window = case.x, case.window
+    return (
+        prod(window.kernel) > _DIRECT
+        and case.weight[0] == channels
+        and not ops.narrow
+        and _are_worth_compiling((n, channels, *window._out_size(*size)), case.weight, window)
+    )
 
 
 def _reach(window: Window) -> tuple[int, ...]:
@@ -186,5 +210,5 @@ conv2d_backward_data = in_order(
     Route("compiled", _data, _fits_data), last=conv.depthwise_conv2d_backward_data
 )
 conv2d_backward_weights = in_order(
-    Route("compiled", _weights, _fits_weights), last=conv.depthwise_conv2d_backward_weights
+    Route("compiled", weights, _fits_weights), last=conv.depthwise_conv2d_backward_weights
 )
