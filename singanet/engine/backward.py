@@ -12,7 +12,7 @@ from singanet.base.tracebacks import shorten
 from singanet.device import Device
 from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward
-from singanet.engine.plan import ContextStore, NodeStep, Plan
+from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.layers.context import Context
 from singanet.ops.interface import Ops
@@ -25,8 +25,7 @@ class BackwardWalk:
     """The state of one backward pass; it owns the contexts and the pending gradients.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
-    ``store`` contains the arrays of the contexts, None if they are in memory. With ``zeros`` a
-    ``wanted`` layer without an incoming gradient gets zeros, else None.
+    With ``zeros`` a ``wanted`` layer without an incoming gradient gets zeros, else None.
     """
 
     def __init__(
@@ -36,12 +35,10 @@ class BackwardWalk:
         slot_grads: dict[int, Array],
         wanted: Collection[str],
         before: Callable[[int], None] | None = None,
-        store: ContextStore | None = None,
         zeros: bool = False,
     ) -> None:
         self.plan = plan
         self.zeros = zeros
-        self.store = store
         self.before = before
         self.contexts = contexts
         self.slot_grads = {slot: [grad] for slot, grad in slot_grads.items()}
@@ -117,8 +114,6 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None = None
         # None if no reader of this output gives a gradient, such as a reader of indices.
         if dy is not None:
-            if self.store is not None:
-                self.store.bring(ctx)
             ctx.needs_input_grad = sources_useful
             # A user's subclass may read the gradients of the layer it overrides.
             ctx._needs_param_grads = trained or step.foreign
@@ -396,8 +391,7 @@ class MethodPass(Pass):
 class LayerPass(Pass):
     """The contexts of all steps of ``plan``.
 
-    ``starts`` is called with the first gradients of a walk; ``store`` contains the contexts'
-    arrays.
+    ``starts`` is called with the first gradients of a walk.
     """
 
     def __init__(
@@ -406,18 +400,16 @@ class LayerPass(Pass):
         outputs: dict[str, Any],
         contexts: list[Any],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
-        store: ContextStore | None = None,
     ) -> None:
         self.plan = plan
         self.shapes: Mapping[str, Any] = {name: shapes_of(value) for name, value in outputs.items()}
         self._outputs = outputs
         self._contexts = contexts
-        self._starts, self._store = starts, store
+        self._starts = starts
 
     def hand_out(self) -> dict[str, Any]:
-        # Layers save outputs for backward, and a store may still be writing them.
-        held = self._contexts if self._store is None else [self._contexts, self._outputs]
-        outputs: dict[str, Any] = apart_from(self._outputs, roots_in(held))
+        # Layers save outputs for backward.
+        outputs: dict[str, Any] = apart_from(self._outputs, roots_in(self._contexts))
         self._outputs = {}
         return outputs
 
@@ -427,9 +419,7 @@ class LayerPass(Pass):
         """Walk backward. Errors: a visited step without a saved context."""
         if self._starts is not None:
             self._starts(slot_grads)
-        walk = BackwardWalk(
-            self.plan, self._contexts, slot_grads, asked, store=self._store, zeros=True
-        )
+        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked, zeros=True)
         self._contexts = []
         return walk.run()
 

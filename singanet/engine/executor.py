@@ -12,7 +12,7 @@ from singanet.engine.backward import LayerPass, MethodPass, Pass
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Placed, StepRequest
-from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.loss import head_loss
 from singanet.params.grads import LayerGradients
@@ -108,23 +108,21 @@ class LayerByLayer:
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
-        store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
         """Run a training forward; ``starts`` is called with the first gradients of the walk.
 
-        ``store`` contains the arrays of contexts, if any; these are not recomputed. ``other`` is a
-        plan that replaces the net's.
+        ``other`` is a plan that replaces the net's.
         """
         plan = other or net._execution_plan()
         if plan.apart and (self.streams or self._recompute.asked(plan)):
             # A folder is written once a step, and a recomputed layer may look up rows again.
             plan = plan.summed()
-        if store is None and self._recompute.asked(plan):
+        if self._recompute.asked(plan):
             made = self._recompute.forward(net, feed, asked, starts, plan)
             if made is not None:
                 return made
-        return LayerPass(*self._run(net, plan, feed, True, asked, store), starts, store)
+        return LayerPass(*self._run(net, plan, feed, True, asked), starts)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """Run a step, by the net's methods if they are overridden."""
@@ -152,13 +150,11 @@ class LayerByLayer:
         with self._recompute.within_step():
             return train_step(net, forward, request, chain, self.streams)
 
-    def gradients(
-        self, net: NetCore, asked: Asked, store: ContextStore | None = None
-    ) -> Iterator[LayerGradients]:
+    def gradients(self, net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
         """Return the gradients by `singanet.engine.gradients`, imported late as it needs `step`."""
         from singanet.engine.gradients import by_layers
 
-        return by_layers(net, asked, store)
+        return by_layers(net, asked)
 
     def register(self, net: NetCore, optimizer: Any) -> UpdateChain:
         """Return the chain of ``optimizer``, registered again after changes of ``net``."""
@@ -183,12 +179,11 @@ class LayerByLayer:
         feed: Mapping[str, Any],
         train: bool,
         asked: tuple[str, ...],
-        store: ContextStore | None = None,
     ) -> tuple[Plan, dict[str, Any], list[Any]]:
         plan = fused(plan, asked)
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         with net.device.scope():
-            left = plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)
+            left = plan.forward(feed, wanted, net.device.ops, net.rng, train, asked)
             return plan, *left
 
 

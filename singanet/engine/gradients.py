@@ -12,7 +12,6 @@ from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, LayerPass, total
 from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Part
-from singanet.engine.plan import ContextStore
 from singanet.engine.step import StepMetrics, gradients_of_loss
 from singanet.errors import ShapeError
 from singanet.ops.interface import Ops
@@ -106,18 +105,11 @@ class Asked:
             del item, mine
 
 
-def by_layers(
-    net: NetCore, asked: Asked, store: ContextStore | None = None
-) -> Iterator[LayerGradients]:
-    """Yield the gradients layer by layer, from the last; their arrays are not shared.
-
-    ``store`` contains the arrays of contexts, if any.
-    """
+def by_layers(net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
+    """Yield the gradients layer by layer, from the last; their arrays are not shared."""
     part, ops, dtype = asked.plan, net.device.ops, net.dtype
     with net.device.scope():
-        outputs, contexts = part.forward(
-            asked.feed, asked.seen, ops, net.rng, asked.train, store=store
-        )
+        outputs, contexts = part.forward(asked.feed, asked.seen, ops, net.rng, asked.train)
         dys = []
         for head in asked.heads:
             dys.append(ops.xp.empty(asked.shape_of(head, outputs), dtype))
@@ -128,7 +120,7 @@ def by_layers(
             of_loss = gradients_of_loss(net, made, StepMetrics(asked.targets, None, asked.weight))
         start = asked.start(of_loss, ops.xp.asarray(asked.loss_scale or 0, dtype), dys, ops)
         del outputs, dys, of_loss
-        walk = BackwardWalk(part, contexts, start, asked.wanted, store=store)
+        walk = BackwardWalk(part, contexts, start, asked.wanted)
         del contexts
     for item in asked.answers(walk):
         # Layers hand arrays on that others have, too.

@@ -13,7 +13,7 @@ from singanet.engine.backward import Pass
 from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory, expect_whole
-from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, brief, one_of
 from singanet.ops.narrow import BLOCK, Bfloat16Matrix, NarrowMatrix
@@ -78,12 +78,11 @@ class Holding(LayerByLayer):
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
-        store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
         """Run a training forward. Errors: weights in blocks that are trained."""
         self._expect_trainable(net._execution_plan())
-        made = super().forward(net, feed, asked, starts, store, other)
+        made = super().forward(net, feed, asked, starts, other)
         return _NarrowPass(made)
 
     def train(
@@ -99,10 +98,8 @@ class Holding(LayerByLayer):
             # Weights that were updated after the walk.
             settle(net.params(), net.rng)
 
-    def gradients(
-        self, net: Any, asked: Asked, store: ContextStore | None = None
-    ) -> Iterator[LayerGradients]:
-        return settled(net, super().gradients(net, asked, store))
+    def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
+        return settled(net, super().gradients(net, asked))
 
     def _expect_trainable(self, plan: Plan) -> None:
         if self._checked != changes.now:

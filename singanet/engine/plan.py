@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,16 +30,6 @@ _CASES = 64
 """The maximum number of cases that a plan caches: nets with randomly switched layers have many."""
 
 _Case = TypeVar("_Case")
-
-
-class ContextStore(Protocol):
-    """The storage of contexts' arrays between forward and backward, if not memory."""
-
-    def put(self, ctx: Context) -> None:
-        """Store the arrays of ``ctx``; called for the contexts of a forward in order."""
-
-    def bring(self, ctx: Context) -> None:
-        """Load the arrays of ``ctx`` again; called for the needed contexts, the last first."""
 
 
 class NodeStep:
@@ -501,16 +491,14 @@ class Plan:
         rng: np.random.Generator,
         train: bool,
         asked: Collection[str] = (),
-        store: ContextStore | None = None,
         pasts: Mapping[str, KVCache] | None = None,
         last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
         An output is freed after its last reader. Contexts are saved for gradients down to the nodes
-        ``asked`` for, with their arrays in ``store``. To continue sequences, ``pasts`` contains the
-        caches of the nodes. From the inputs ``last_of`` a node, by number, the node gets the last
-        step only.
+        ``asked`` for. To continue sequences, ``pasts`` contains the caches of the nodes. From the
+        inputs ``last_of`` a node, by number, the node gets the last step only.
         """
         keeps, in_training = self.keeps(train, asked), self.settings().in_training
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -525,16 +513,11 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            if store is not None and step.foreign:
-                # It may work in place, on arrays that the store is still writing.
-                x = [part.copy() for part in x] if step.many_in else x.copy()
             if step.name in last_of:
                 x = _last_step(x, last_of[step.name], step.many_in)
             past = None if pasts is None else pasts.get(step.name)
             y, ctx = run_step(step, x, feed, ops, rng, train and trains, keep, past=past)
             del x
-            if store is not None:
-                store.put(ctx)
             if step.many_out:
                 for slot, part in zip(step.out_slots, y, strict=True):
                     slots[slot] = part

@@ -6,12 +6,11 @@ import contextlib
 import os
 import tempfile
 import threading
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from singanet.base.files import explained
 from singanet.checkpoint import Entry
@@ -161,57 +160,17 @@ class Generation:
         self._file.raw.close()
 
 
-class Scratch:
-    """Arrays of a few steps, in a file of ``folder`` that is there while one of them is.
+class PassFile(PlacedFile):
+    """A file of ``folder`` for the arrays of one pass.
 
     The system removes it with the process: it has no name, or, on Windows, is open for removal.
-    ``entries`` are arrays of bytes; ``stored`` names the written ones.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.entries: dict[str, Entry] = {}
-        self.stored: set[str] = set()
-        self._offsets: dict[str, int] = {}
-        self._made = self._end = 0
-        self._file: PlacedFile | None = None
-
-    def add(self, nbytes: int) -> str:
-        """The name of a new array."""
-        name = f"activation/{self._made}"
-        self._made += 1
-        self.entries[name] = Entry(name, (nbytes,), np.dtype(np.uint8), nbytes)
-        self._offsets[name] = self._end
-        self._end += nbytes
-        return name
-
-    def remove(self, name: str) -> None:
-        """Forget an array; with the last one the file goes."""
-        self.entries.pop(name, None)
-        self._offsets.pop(name, None)
-        self.stored.discard(name)
-        if not self.entries:
-            self.close()
-
-    def read(self, name: str, out: memoryview) -> None:
-        """Fill ``out`` with an array that was written."""
-        if self._file is not None:
-            self._file.read(self._offsets[name], out)
-
-    def write(self, name: str, data: memoryview) -> None:
-        """Write an array. Errors: `FileAccessError`."""
-        if self._file is None:
-            with explained(self.folder, "write"):
-                file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
-            self._file = PlacedFile(self.folder, file)
-        self._file.write(self._offsets[name], data)
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._end = 0
-        if self._file is not None:
-            self._file.raw.close()
-            self._file = None
+        with explained(folder, "write"):
+            file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        super().__init__(folder, file)
+        self.close = weakref.finalize(self, file.close)
 
 
 class AccessOrder:

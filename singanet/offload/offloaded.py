@@ -17,17 +17,16 @@ from singanet.base.described import changes
 from singanet.base.processes import free_in_children
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
-from singanet.engine.backward import Pass, WatchedPass, arrays_in
+from singanet.engine.backward import Pass, WatchedPass
 from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
-from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.engine.step import away, backward_order, forward_needs
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.contexts import (
-    OffloadedContexts,
     part_of,
     rows_of_parts,
     state_at_a_time,
@@ -132,11 +131,12 @@ class OffloadExecutor(LayerByLayer):
     ) -> None:
         super().__init__(Recomputer(getattr(before, "recompute", "none")))
         self.shelf = shelf
-        self.activations = activations
         self.before = before
         self.rule: Optimizer | None = None
         self.programs = Programs(getattr(before, "enabled", True), self._recompute.level)
         self.programs.at_once = True
+        if activations:
+            self.programs.recompute, self.programs.spills = "none", shelf
         self._one = free_in_children(threading.Lock())
         # By parameter the rows whose state comes together, where it does not come as a whole.
         self._rows: dict[str, list[slice]] = {}
@@ -190,7 +190,6 @@ class OffloadExecutor(LayerByLayer):
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
-        store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
@@ -202,19 +201,10 @@ class OffloadExecutor(LayerByLayer):
                 self.move_state()
                 made = self.programs.passes(net, feed, self._turn, self.rule)
             if made is not None:
-                return self._watched_pass(made, None)
+                return WatchedPass(made, self.watched)
         plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
-        if not self.activations:
-            made = super().forward(net, feed, asked, starts, other=other)
-            return self._watched_pass(made, None)
-        own = self._store(plan, feed)
-        with net.rehearsal(only_failed=True), _AbandonedOnError(own):
-            made = super().forward(net, feed, asked, starts, own, other)
-            return self._watched_pass(made, own)
-
-    def _watched_pass(self, made: Pass, store: OffloadedContexts | None) -> Pass:
-        return WatchedPass(made, lambda walk: self.watched(walk, store), self.shelf.sweep)
+        return WatchedPass(super().forward(net, feed, asked, starts, other), self.watched)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
@@ -256,11 +246,11 @@ class OffloadExecutor(LayerByLayer):
     def _turns(self, net: Any) -> bool:
         """Whether calls may be made by programs now.
 
-        On a device, and if activations are offloaded too, nothing is recorded. One program runs at
-        a time: what its Python steps call runs by the layers.
+        On a device nothing is recorded. One program runs at a time: what its Python steps call runs
+        by the layers.
         """
         self._expect_own_process()
-        records = self.shelf.room.xp is np and not self.activations
+        records = self.shelf.room.xp is np
         return records and net._passes_are_its_own and not self._one.locked()
 
     @contextmanager
@@ -324,33 +314,22 @@ class OffloadExecutor(LayerByLayer):
             self._behind = _Behind(optimizer, lambda names: self._leave(names, True))
         return self._behind
 
-    def gradients(
-        self, net: Any, asked: Asked, store: ContextStore | None = None
-    ) -> Iterator[LayerGradients]:
+    def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
         if self._turns(net):
             with self._turn():
                 self._adopt_new()
                 found = self.programs.answers(net, asked, self._turn)
             if found is not None:
-                return self.watched(found, None) if asked.streamed else found
+                return self.watched(found) if asked.streamed else found
         plan = net._execution_plan()
         self._begin(lambda: self._training_groups(plan))
-        own = self._store(asked.plan, asked.feed) if self.activations else None
-        return self.watched(super().gradients(net, asked, own), own)
+        return self.watched(super().gradients(net, asked))
 
-    def watched(
-        self, items: Iterable[LayerGradients], store: OffloadedContexts | None
-    ) -> Generator[LayerGradients, None, None]:
+    def watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
         """``items``, whose parameters and state are there while they are updated.
 
-        At the end the folder becomes a checkpoint, unless nothing was updated. ``store`` has what
-        contexts hold.
+        At the end the folder becomes a checkpoint, unless nothing was updated.
         """
-        with _AbandonedOnError(store):
-            yield from self._watched(items)
-        self.shelf.sweep()
-
-    def _watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
         moved = False
         for item in items:
             names, handed = list(item.names), [item]
@@ -549,31 +528,17 @@ class OffloadExecutor(LayerByLayer):
         slots = () if self.rule is None else self.rule.slots
         return [f"optimizer/{name}/{slot}" for slot in slots]
 
-    def _store(self, plan: Plan, feed: Mapping[str, Any]) -> OffloadedContexts:
-        """Where a pass over ``plan`` has what its contexts hold."""
-        here = [
-            *arrays_in(dict(feed)),
-            *(p.value for p in self._net.params() if p.storage.in_memory),
-        ]
-
-        def groups(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-            return [*self._backward_groups(plan, names), *forward_groups(plan)]
-
-        return OffloadedContexts(self.shelf, here, groups)
-
     def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
         """The arrays that each layer needs in forward, then in backward."""
         return [*forward_groups(plan), *self._backward_groups(plan)]
 
-    def _backward_groups(
-        self, plan: Plan, contexts: Sequence[tuple[str, ...]] = ()
-    ) -> list[tuple[str, ...]]:
-        """The arrays that each layer needs in backward, and its context's, the last layer first."""
+    def _backward_groups(self, plan: Plan) -> list[tuple[str, ...]]:
+        """The arrays that each layer needs in backward, the last layer first."""
         groups: list[tuple[str, ...]] = []
         order = [*backward_order(plan)]
         left = Counter(p.name for i in order for p in plan.steps[i].layer.params.values())
         for i in order:
-            group: list[str] = list(contexts[i]) if contexts else []
+            group: list[str] = []
             apart: list[tuple[str, ...]] = []
             for param in away(plan.steps[i]):
                 group.append(f"net/{param.name}")
@@ -708,23 +673,6 @@ class OffloadExecutor(LayerByLayer):
         found = np.empty(entry.shape, entry.dtype)
         self.shelf.latest.read(name, bytes_of(found))
         return self.shelf.room.put(found)
-
-
-class _AbandonedOnError:
-    """Lets go of what ``store`` has if the block fails: who has the error has the contexts, too.
-
-    A class, since the frames of a generator in between would keep a walk that is left half way.
-    """
-
-    def __init__(self, store: OffloadedContexts | None) -> None:
-        self._store = store
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self._store is not None and kind is not None and issubclass(kind, Exception):
-            self._store.abandon()
 
 
 def is_large(param: Param) -> bool:

@@ -22,7 +22,7 @@ from singanet.errors import (
     StateMismatchError,
     brief,
 )
-from singanet.offload.generation import Generation, Scratch
+from singanet.offload.generation import Generation
 from singanet.offload.offloaded import (
     SESSION,
     FolderPlace,
@@ -151,9 +151,7 @@ def _offload(
         raise
     shelf = OffloadStore(folder, keep, latest, following, room_on(net.device))
     executor = OffloadExecutor(net, shelf, net.executor, activations)
-    executor.ends_with(
-        weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
-    )
+    executor.ends_with(weakref.finalize(shelf, _end, (latest, following), folder, owner))
     # While it may fail: these arrays are in memory anyway.
     before = [(param, param.value if param.filled else None) for param in params if is_large(param)]
     try:
@@ -193,7 +191,7 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         (folder / LATEST).write_text(FILES[0], "ascii")
 
 
-def _end(files: Iterable[Generation | Scratch], folder: Path, owner: object) -> None:
+def _end(files: Iterable[Generation], folder: Path, owner: object) -> None:
     for file in files:
         file.close()
     let_go(folder, owner)

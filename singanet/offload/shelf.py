@@ -2,9 +2,8 @@
 
 Two files, the generations, take turns. A step reads the one and writes what it changes to the
 other; at its end the rest is copied and the text file ``latest`` is replaced by one that names
-the other. So there is a whole checkpoint at any moment, and each array is written once a step. What
-contexts hold between forward and backward goes to a file without a name. One thread reads ahead
-and writes back.
+the other. So there is a whole checkpoint at any moment, and each array is written once a step. One
+thread reads ahead and writes back.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import mmap
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.checkpoint.formats import LATEST
 from singanet.device import Device, cpu
-from singanet.offload.generation import AccessOrder, Generation, Scratch
+from singanet.offload.generation import AccessOrder, Generation, PassFile
 from singanet.ops.transfers import Transfers
 from singanet.program.layout import ALIGNMENT
 from singanet.program.loads import LoadRun
@@ -111,7 +110,7 @@ class _LoadedArray:
     def __init__(self, array: Array, memory: LentMemory | None, state: str) -> None:
         self.array = array
         self.memory = memory
-        self.state = state  # "reading", "clean", "lent", "writing", or "unwritten": if it has to
+        self.state = state  # "reading", "clean", "lent" or "writing"
 
 
 class OffloadStore:
@@ -129,7 +128,6 @@ class OffloadStore:
         self.room = room
         self.latest = latest
         self.next = following
-        self.scratch = Scratch(folder)
         self.fresh: set[str] = set()
         # What is zeros until it is written.
         self._blank: set[str] = set()
@@ -138,13 +136,10 @@ class OffloadStore:
         self._held: dict[str, _LoadedArray] = {}
         self._free: list[LentMemory] = []
         self._writes: deque[str] = deque()
-        self._unwritten: dict[str, None] = {}
-        self._gone: deque[str] = deque()
         self._demand: str | None = None
         self._error: tuple[str, Exception] | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
-        self._reserved = 0
         self.peak = 0
         # The arrays that a program uses now, its run, and whether that meets its caller; the
         # views that this one got; and the memory that programs have: whose it is, and the names
@@ -154,6 +149,7 @@ class OffloadStore:
         self._rests = False
         self._handed: list[Array] = []
         self._program: tuple[Any, Array] | None = None
+        self._on_top = 0
         self._kept: frozenset[str] = frozenset()
 
     # -- for programs ---------------------------------------------------------------------------
@@ -179,6 +175,8 @@ class OffloadStore:
                     self._drop_program()
                     memory = self.room.new(nbytes + ALIGNMENT)
                 self._program = program, memory
+                # What the calls of the program make is not counted.
+                self._on_top = ALIGNMENT + max(-beside, 0)
                 self.peak = max(self.peak, self._total())
             return self._program[1]
 
@@ -222,6 +220,10 @@ class OffloadStore:
         if self._rests and self._run_now is not None:
             self._run_now.leave()
 
+    def scratch(self) -> PassFile:
+        """Return a file for what the calls of a run make."""
+        return PassFile(self.folder)
+
     def fill(self, name: str, array: Array) -> None:
         """Read an array."""
         self.room.fill(array, partial(self._read, name))
@@ -229,8 +231,6 @@ class OffloadStore:
     def _read(self, name: str, out: memoryview) -> None:
         if name in self._blank:
             np.frombuffer(out, np.uint8)[...] = 0
-        elif name in self.scratch.entries:
-            self.scratch.read(name, out)
         else:
             (self.next if name in self.fresh else self.latest).read(name, out)
 
@@ -252,58 +252,10 @@ class OffloadStore:
 
     def entry(self, name: str) -> Entry:
         """Type and shape of an array."""
-        for known in (self.scratch.entries, self.next.units, self.next.entries):
+        for known in (self.next.units, self.next.entries):
             if name in known:
                 return known[name]
         return self.latest.units[name]
-
-    def put(self, data: Array) -> str:
-        """The name of ``data``, bytes that nobody changes, until `forget`; `get` has them.
-
-        They are written when there is no room for them. Errors: what the thread met.
-        """
-        self.sweep()
-        self.reserve(data.nbytes)
-        with self._changed:
-            self._complain()
-            name = self.scratch.add(data.nbytes)
-        self.take_over(name, data)
-        return name
-
-    def get(self, name: str) -> Array:
-        """The bytes that were `put`."""
-        with self._changed:
-            return self._get(name, ("reading",)).array
-
-    def forget(self, name: str) -> None:
-        """Have bytes that were `put` dropped by the next `sweep`; any thread may call it."""
-        self._gone.append(name)
-
-    def abandon(self, names: Collection[str]) -> None:
-        """Drop what was `put` under ``names``, and errors that came of writing it."""
-        self._gone.extend(names)
-        with self._changed:
-            for name in names:
-                self._unwritten.pop(name, None)
-            held = [self._held[name] for name in names if name in self._held]
-            self._changed.wait_for(lambda: not any(each.state == "writing" for each in held))
-            if self._error is not None and self._error[0] in names:
-                self._error = None
-            self.sweep()
-
-    def sweep(self) -> None:
-        """Drop what is to be forgotten."""
-        with self._changed:
-            for _ in range(len(self._gone)):
-                name = self._gone.popleft()
-                held = self._held.get(name)
-                if held is not None and held.state in ("reading", "writing"):
-                    self._gone.append(name)
-                    continue
-                if held is not None:
-                    self._evict(name)
-                self._unwritten.pop(name, None)
-                self.scratch.remove(name)
 
     def read(self, name: str) -> Array:
         """The array, read-only."""
@@ -349,32 +301,6 @@ class OffloadStore:
                 held.array, held.state = mine, "clean"
                 if changed:
                     self._write_later(name, held)
-            self._wake()
-
-    def reserve(self, nbytes: int) -> None:
-        """Have room for so many bytes that somebody else makes, until the next call."""
-        with self._changed:
-            # At once, so that nothing is read ahead into the room that others leave.
-            self._reserved = nbytes
-            self._wake()
-            self._changed.wait_for(
-                lambda: (
-                    self._error is not None
-                    or self._make_room(0, -1, outside=True)
-                    or not self._is_moving()
-                )
-            )
-
-    def take_over(self, name: str, array: Array) -> None:
-        """Write ``array``, which is nobody else's, as the values of ``name``."""
-        with self._changed:
-            self._drop_when_idle(name)
-            self._kept -= {name}
-            self._reserved = max(self._reserved - array.nbytes, 0)
-            shape = self.entry(name).shape
-            self._write_later(
-                name, self._hold(name, _LoadedArray(array.reshape(shape), None, "clean"))
-            )
             self._wake()
 
     def write(self, name: str, array: Array) -> None:
@@ -439,7 +365,6 @@ class OffloadStore:
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
         self._drain()
-        self.sweep()
         for name in sorted(self.next.behind - small.keys()):
             self._copy(name)
             if name in self._blank:
@@ -463,7 +388,7 @@ class OffloadStore:
             self._changed.wait_for(self._is_quiet)
             self._error = None
             for name in list(self._held):
-                if name in self.fresh or self._held[name].state not in ("clean", "unwritten"):
+                if name in self.fresh or self._held[name].state not in ("clean",):
                     del self._held[name]
             self.next.behind |= self.fresh
             self.fresh, self._kept = set(), frozenset()
@@ -478,7 +403,6 @@ class OffloadStore:
             self._held.clear()
             self._free.clear()
             self._program = None
-            self.scratch.close()
 
     def _get(self, name: str, busy: tuple[str, ...]) -> _LoadedArray:
         self._schedule.advance(name)
@@ -524,10 +448,6 @@ class OffloadStore:
 
     def _is_writing(self) -> bool:
         return any(held.state == "writing" for held in self._held.values())
-
-    def _is_moving(self) -> bool:
-        moving = ("reading", "writing", "unwritten")
-        return any(held.state in moving for held in self._held.values())
 
     def _is_quiet(self) -> bool:
         return self._thread is None or not any(
@@ -577,13 +497,12 @@ class OffloadStore:
                     return
                 held = self._held[job]
                 reads = held.state == "reading"
-                file = self.scratch if job in self.scratch.entries else self.next
             error: Exception | None = None
             try:
                 if reads:
                     self.fill(job, held.array)
                 else:
-                    self.room.drain(held.array, partial(file.write, job))
+                    self.room.drain(held.array, partial(self.next.write, job))
             except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
                 error = caught
             with self._changed:
@@ -599,12 +518,8 @@ class OffloadStore:
                 held.state = "lent"  # and so written once more, at the next chance
         else:
             held.state = "clean"
-            if not read and name in self.scratch.entries:
-                self.scratch.stored.add(name)
-            elif not read:
+            if not read:
                 self._is_fresh(name)
-        if self._gone:
-            self.sweep()
         self._changed.notify_all()
 
     def _next_job(self) -> str | None:
@@ -612,21 +527,14 @@ class OffloadStore:
         if self._error is not None:
             return None
         wanted = self._demand
-        # Half of what there is room for need not be written, unless it becomes too much.
-        spills = self._unwritten and self._total() > self.keep // 2
         if (
             wanted is not None
             and wanted not in self._held
-            and (self._make_room(self.entry(wanted).nbytes, -1) or not (self._writes or spills))
+            and (self._make_room(self.entry(wanted).nbytes, -1) or not self._writes)
         ):
             return self._start_reading(wanted)
         if self._writes:
             return self._writes.popleft()
-        if spills:
-            name = next(iter(self._unwritten))
-            del self._unwritten[name]
-            self._held[name].state = "writing"
-            return name
         for distance, name in self._schedule.coming():
             if name not in self._held and self._is_stored(name):
                 fits = self._make_room(self.entry(name).nbytes, distance)
@@ -634,8 +542,7 @@ class OffloadStore:
         return None
 
     def _is_stored(self, name: str) -> bool:
-        known = name in self.fresh or name in self._blank or name in self.latest.units
-        return known or name in self.scratch.stored
+        return name in self.fresh or name in self._blank or name in self.latest.units
 
     def _start_reading(self, name: str) -> str:
         entry = self.entry(name)
@@ -645,26 +552,22 @@ class OffloadStore:
         return name
 
     def _write_later(self, name: str, held: _LoadedArray) -> None:
-        if name in self.scratch.entries:
-            held.state = "unwritten"
-            self._unwritten[name] = None
-            return
         held.state = "writing"
         self._writes.append(name)
 
     def _total(self) -> int:
         free = sum(memory.nbytes for memory in self._free)
         held = sum(held.array.nbytes for held in self._held.values())
-        of_program = 0 if self._program is None else self._program[1].nbytes - ALIGNMENT
-        return self._reserved + free + held + of_program
+        of_program = 0 if self._program is None else self._program[1].nbytes - self._on_top
+        return free + held + of_program
 
-    def _make_room(self, nbytes: int, distance: int, outside: bool = False) -> bool:
+    def _make_room(self, nbytes: int, distance: int) -> bool:
         """Whether there is room, once what is needed later than in so many groups has gone.
 
-        In free memory of that size there is, unless it is for an array from ``outside``.
+        In free memory of that size there is.
         """
         while (total := self._total()) + nbytes > self.keep:
-            free = not outside and any(memory.nbytes == nbytes for memory in self._free)
+            free = any(memory.nbytes == nbytes for memory in self._free)
             if free and total <= self.keep:
                 return True
             if self._free:

@@ -15,7 +15,7 @@ from singanet.engine.backward import Pass, WatchedPass
 from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
-from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.engine.step import away, backward_order, forward_needs
 from singanet.errors import RankError
@@ -321,12 +321,11 @@ class Gathered(LayerByLayer):
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
-        store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`; all ranks call it, with batches of their own."""
         number = self._follow(fused(other or net._execution_plan(), asked))
-        made = super().forward(net, feed, asked, starts, store, other)
+        made = super().forward(net, feed, asked, starts, other)
         return WatchedPass(
             made, lambda walk: self._watched(walk, number), partial(self.gathers.end, number)
         )
@@ -343,12 +342,10 @@ class Gathered(LayerByLayer):
         finally:
             self.gathers.by_slices = False
 
-    def gradients(
-        self, net: Any, asked: Asked, store: ContextStore | None = None
-    ) -> Iterator[LayerGradients]:
+    def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
         """As `NetExecutor`; all ranks call it."""
         number = self._follow(net._execution_plan())
-        return self._watched(super().gradients(net, asked, store), number)
+        return self._watched(super().gradients(net, asked), number)
 
     def _follow(self, plan: Plan) -> int:
         groups = [_slices(needed) for needed in forward_needs(plan)]

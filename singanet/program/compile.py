@@ -13,7 +13,7 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
 from singanet.program.join_lanes import kernels_of, moved, with_lanes_joined
 from singanet.program.layout import Layout, plan_arena
-from singanet.program.loads import Loads, with_loads
+from singanet.program.loads import LoadedArray, Loads, saved_for_backward, with_loads
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
@@ -306,8 +306,17 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
 
 def loaded(draft: Draft, recording: Recording) -> Recording:
     """``recording`` with the calls that load stored arrays. Raises `NotRecordableError`."""
-    tape = draft.tape
-    calls, kernels, loads = with_loads(recording.calls, recording.kernels, tape.tokens, tape.loads)
+    tape, tokens = draft.tape, draft.tape.tokens
+    if tape.spills is not None:
+        end = 0
+        for token in map(tokens.__getitem__, saved_for_backward(recording.calls, tokens)):
+            shape, strides = (token.nbytes,), (1,)
+            token.held = LoadedArray(tape.spills, "", shape, strides, np.dtype(np.uint8), end)
+            end += token.nbytes
+        recording = laid_out(draft, recording.calls)
+    calls, kernels, loads = with_loads(
+        recording.calls, recording.kernels, tokens, tape.loads, tape.interrupted
+    )
     return recording._replace(calls=calls, kernels=kernels, loads=loads)
 
 

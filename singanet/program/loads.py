@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import groupby
@@ -18,10 +18,24 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from singanet.engine.timeline import Lifetimes
+from singanet.params.storage import SMALL
 from singanet.program.ir import Call, Kernel, NotRecordableError, Ref, Token
 from singanet.program.join_lanes import moved
 from singanet.program.layout import ALIGNMENT, STRATEGIES, smallest
 from singanet.types import Array, Shape
+
+
+class ScratchFile(Protocol):
+    """A file of bytes, without a name."""
+
+    def read(self, at: int, out: memoryview) -> None:
+        """Fill ``out`` from byte ``at`` on."""
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write ``data`` from byte ``at`` on."""
+
+    def close(self) -> None:
+        """Delete the file."""
 
 
 class ArrayStore(Protocol):
@@ -48,6 +62,9 @@ class ArrayStore(Protocol):
     def rest(self, rests: bool) -> None:
         """Let the run's caller use the store for as long as it ``rests``."""
 
+    def scratch(self) -> ScratchFile:
+        """Return a file for the arrays that a run makes itself."""
+
     def fill(self, name: str, array: Array) -> None:
         """Read an array."""
 
@@ -59,20 +76,24 @@ class ArrayStore(Protocol):
 
 
 class LoadedArray(NamedTuple):
-    """The memory of an array of ``store``, which is loaded for the calls that use it."""
+    """The memory of an array of ``store``, which is loaded for the calls that use it.
+
+    One that the calls make themselves has no name, but lies ``at`` a byte of a run's own file.
+    """
 
     store: ArrayStore
     name: str
     shape: Shape
     strides: Shape
     dtype: np.dtype[Any]
+    at: int | None = None
 
     @property
     def nbytes(self) -> int:
         """The bytes of the array."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def at(self, memory: int, offset: int) -> Ref:
+    def placed(self, memory: int, offset: int) -> Ref:
         """Return the array as a place in the token ``memory``."""
         return Ref(memory, offset, self.shape, self.strides, self.dtype)
 
@@ -83,12 +104,12 @@ class LoadedArray(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A read or write of the array ``name`` at ``place``, once ``after`` arrays are released.
+    """A read or write of ``array`` at ``place``, once ``after`` arrays are released.
 
     What is read is used until ``until`` arrays are.
     """
 
-    name: str
+    array: LoadedArray
     place: Ref
     after: int
     writes: bool
@@ -98,8 +119,8 @@ class Transfer(NamedTuple):
 class Loads:
     """The ``transfers`` of a replay in their order, and the ``nbytes`` of memory that they use.
 
-    Calls have arrays of so many bytes ``beside``. The first transfers read the arrays ``kept``,
-    which stay in memory from one replay to the next.
+    Calls have arrays of so many bytes ``beside``, and so many ``uses`` are released. The first
+    transfers read the arrays ``kept``, which stay in memory from one replay to the next.
     """
 
     def __init__(
@@ -109,62 +130,59 @@ class Loads:
         kept: frozenset[str],
         nbytes: int,
         beside: int,
+        uses: int,
     ) -> None:
-        self.nbytes, self.transfers, self.kept = nbytes, transfers, kept
+        self.nbytes, self.transfers, self.kept, self.uses = nbytes, transfers, kept, uses
         self.store, self._beside = store, beside
-        self._now: LoadRun | None = None
+        self.now: LoadRun | None = None
         self.forget: Callable[[], object] = lambda: None
-
-    @property
-    def released(self) -> int:
-        """How many arrays the last replay was done with."""
-        return 0 if self._now is None else self._now.released
 
     def claim(self) -> Array:
         """Return the memory of the arrays."""
         return self.store.claim(self, self.nbytes, self._beside)
 
-    def begin(self, array: Callable[[Ref], Array], released: int = 0) -> LoadRun:
-        """Begin a replay where so many arrays were released, and return its transfers."""
-        self._now = LoadRun(self, [array(each.place) for each in self.transfers], released)
-        return self._now
+    def begin(self, array: Callable[[Ref], Array], after: LoadRun | None = None) -> LoadRun:
+        """Begin a replay, or go on with it ``after`` a run that has ended."""
+        self.now = LoadRun(self, [array(each.place) for each in self.transfers], after)
+        return self.now
 
     @contextmanager
-    def running(self, array: Callable[[Ref], Array]) -> Iterator[None]:
+    def running(self, array: Callable[[Ref], Array]) -> Iterator[LoadRun]:
         """A block in which the transfers are made. Errors: those of reads and writes."""
         run = self.begin(array)
         try:
-            yield
+            yield run
             run.finish()
         finally:
             run.stop()
 
     def load(self, name: str, needed: int, number: int, array: Array) -> None:
         """Have an array in memory, which the first ``needed`` transfers bring."""
-        assert self._now is not None
-        self._now.load(name, needed, number, array)
+        assert self.now is not None
+        self.now.load(name, needed, number, array)
 
     def release(self, number: int) -> None:
         """Let go of the array that is the ``number``-th."""
-        assert self._now is not None
-        self._now.release(number)
+        assert self.now is not None
+        self.now.release(number)
 
     def finish(self) -> None:
         """End the transfers; whoever comes later uses the store by itself."""
-        assert self._now is not None
-        self._now.finish()
+        assert self.now is not None
+        self.now.finish()
 
 
 class LoadRun:
-    """The transfers of ``loads`` in one replay, in which ``released`` arrays are done with.
+    """The transfers of ``loads`` in one replay, or what is left of them ``after`` another run.
 
-    A thread makes them beside the calls. At a mark, where the replay meets its caller, the run
-    ``rests``: the caller may change the arrays that are loaded there, use the store, or end the
-    run. Another one then goes on from there.
+    So many arrays are ``released``, and done with. A thread makes the transfers beside the calls.
+    At a mark, where the replay meets its caller, the run ``rests``: the caller may change the
+    arrays that are loaded there, use the store, or end the run. Another one then goes on.
     """
 
-    def __init__(self, loads: Loads, arrays: Sequence[Array], released: int) -> None:
-        self.released = released
+    def __init__(self, loads: Loads, arrays: Sequence[Array], after: LoadRun | None) -> None:
+        self.released = 0 if after is None else after.released
+        self._scratch: ScratchFile | None = None if after is None else after._scratch
         self._loads, self._store, self._arrays = loads, loads.store, arrays
         self._changed = threading.Condition()
         self._open: dict[int, str] = {}
@@ -195,14 +213,16 @@ class LoadRun:
         if self._done < needed:
             self._wait(needed)
         self._open[number] = name
-        self._store.loaded[name] = array
+        if name:
+            self._store.loaded[name] = array
 
     def release(self, number: int) -> None:
         """As `Loads.release`."""
         name = self._open.pop(number, None)
         if name is None:
             return
-        del self._store.loaded[name]
+        if name:
+            del self._store.loaded[name]
         with self._changed:
             self.released = number
             self._changed.notify_all()
@@ -223,7 +243,7 @@ class LoadRun:
 
     def pause(self, name: str) -> None:
         """Have the caller change the array ``name`` in the store, as long as the run rests."""
-        if any(each.name == name for each in self._loads.transfers):
+        if any(each.array.name == name for each in self._loads.transfers):
             self._halt()
             self._here.discard(name)
 
@@ -232,7 +252,7 @@ class LoadRun:
         numbers = [
             number
             for number, each in enumerate(self._loads.transfers, 1)
-            if each.writes and each.name == name and each.after <= self.released
+            if each.writes and each.array.name == name and each.after <= self.released
         ]
         if numbers and not self._stopped:
             self._wait(numbers[-1])
@@ -255,6 +275,8 @@ class LoadRun:
         if self._error is not None:
             raise self._error
         self._end(frozenset(self._here))
+        if self.released == self._loads.uses:
+            self.close()
 
     def stop(self) -> None:
         """End a run that failed."""
@@ -262,10 +284,17 @@ class LoadRun:
             self.released = -1
             self._halt()
             self._end(frozenset())
+            self.close()
+
+    def close(self) -> None:
+        """Delete what the calls have made: none is to come."""
+        if self._scratch is not None:
+            self._scratch.close()
 
     def _end(self, kept: frozenset[str]) -> None:
         self._store.end(kept)
-        self._thread, self._arrays = None, ()
+        # Whoever goes on with the replay has it.
+        self._thread, self._arrays, self._loads.now = None, (), None
 
     def _halt(self) -> None:
         assert self._thread is not None
@@ -283,7 +312,7 @@ class LoadRun:
     def _run(self, left: Sequence[int]) -> None:
         try:
             for number in left:
-                name, _, after, writes, _ = self._loads.transfers[number - 1]
+                stored, _, after, writes, _ = self._loads.transfers[number - 1]
                 with self._changed:
                     # All before are made, or not needed any more.
                     self._done = number - 1
@@ -294,13 +323,7 @@ class LoadRun:
                         return
                     if self._stopped and not writes:
                         continue
-                array = self._arrays[number - 1]
-                if writes:
-                    self._store.drain(name, array)
-                elif name not in self._here:
-                    self._store.fill(name, array)
-                    if name in self._loads.kept:
-                        self._here.add(name)
+                self._make(stored, self._arrays[number - 1], writes)
             with self._changed:
                 self._done = len(self._arrays)
                 self._changed.notify_all()
@@ -309,11 +332,24 @@ class LoadRun:
                 self._error = error
                 self._changed.notify_all()
 
+    def _make(self, stored: LoadedArray, array: Array, writes: bool) -> None:
+        name = stored.name
+        if stored.at is not None:
+            if self._scratch is None:
+                self._scratch = self._store.scratch()
+            (self._scratch.write if writes else self._scratch.read)(stored.at, memoryview(array))
+        elif writes:
+            self._store.drain(name, array)
+        elif name not in self._here:
+            self._store.fill(name, array)
+            if name in self._loads.kept:
+                self._here.add(name)
+
 
 class ArrayUse(NamedTuple):
     """The calls from ``first`` to ``last``, during which the array of ``token`` is loaded.
 
-    It is the ``number``-th that is released.
+    It is the ``number``-th that is released. A ``fresh`` one is made by these calls.
     """
 
     token: int
@@ -322,46 +358,75 @@ class ArrayUse(NamedTuple):
     changes: bool
     nbytes: int
     number: int = 0
+    fresh: bool = False
+
+
+def saved_for_backward(calls: Sequence[Call], tokens: Sequence[Token]) -> list[int]:
+    """The large arrays that forward makes and backward reads, by token."""
+    # Of those that kernels make as a whole the ways in which they are used, of others nothing.
+    found: dict[int, set[bool]] = {}
+    for call in calls:
+        back = _is_back(call)
+        for token in {*call.reads, *call.writes}:
+            ways = found.get(token)
+            if ways is None:
+                whole = token not in call.partly and token not in call.reads
+                made = call.function is not None and not back and whole
+                found[token] = {back} if made else set()
+            elif ways:
+                ways.add(back)
+    return [
+        token
+        for token, ways in found.items()
+        if len(ways) == 2
+        and tokens[token].held is None
+        and tokens[token].written is None
+        and tokens[token].nbytes > SMALL
+    ]
 
 
 def with_loads(
-    calls: Sequence[Call], kernels: Sequence[Kernel], tokens: list[Token], beside: int
+    calls: Sequence[Call],
+    kernels: Sequence[Kernel],
+    tokens: list[Token],
+    beside: int,
+    interrupted: bool = False,
 ) -> tuple[list[Call], list[Kernel], Loads | None]:
     """Return ``calls`` and ``kernels`` with those that load and release what is stored.
 
-    Calls have arrays of ``beside`` bytes of their own. Raises `NotRecordableError` if there is too
-    little memory for a layer.
+    Calls have arrays of ``beside`` bytes of their own. Between ``interrupted`` ones others may have
+    the memory. Raises `NotRecordableError` if there is too little memory for a layer.
     """
     stored = {k: token.held for k, token in enumerate(tokens) if type(token.held) is LoadedArray}
     uses = _uses(calls, stored)
     if not uses:
         return [*calls], [*kernels], None
     store = stored[uses[0].token].store
+    made = [use for use in uses if stored[use.token].at is not None]
+    # What calls make is there on top for as long as they use it.
+    beside -= _at_a_time(made, {})
     most = store.keep - beside
-    kept = _kept(uses, most)
-    starts = _starts(uses, kept, most)
-    offsets, nbytes = _placed(uses, kept, starts)
-    room = most
+    kept = _kept(uses, most, {use.token for use in made} if interrupted else set())
+    room, starts, offsets, nbytes = most, *_tried(uses, kept, most)
     while nbytes > most:
         # Some arrays of unlike sizes found no place between the others.
-        room -= max(nbytes - most, most // 50)
-        starts = _starts(uses, kept, room)
-        offsets, nbytes = _placed(uses, kept, starts)
-        if room <= 0 and nbytes > most:
+        if room <= 0 and not kept:
             raise NotRecordableError("too little memory for the stored arrays of a layer")
+        room, kept = (most, {}) if room <= 0 else (room - max(nbytes - most, most // 50), kept)
+        starts, offsets, nbytes = _tried(uses, kept, room)
     memory = len(tokens)
     tokens.append(Token(nbytes))
-    places = [stored[u.token].at(memory, at) for u, at in zip(uses, offsets, strict=True)]
-    names = {token: each.name for token, each in stored.items()}
-    transfers, needed = _transfers(uses, kept, starts, places, names)
-    loads = Loads(store, transfers, frozenset(names[token] for token in kept), nbytes, beside)
+    places = [stored[u.token].placed(memory, at) for u, at in zip(uses, offsets, strict=True)]
+    transfers, needed = _transfers(uses, kept, starts, places, stored)
+    named = frozenset(stored[token].name for token in kept if stored[token].at is None)
+    loads = Loads(store, transfers, named, nbytes, beside, len(uses))
     before: dict[int, list[Call]] = {}
     after: dict[int, list[Call]] = {}
     moves: list[dict[int, tuple[int, int]]] = [{} for _ in calls]
     for use, place, count in zip(uses, places, needed, strict=True):
         for each in moves[use.first : use.last + 1]:
             each[use.token] = memory, place.offset
-        name = names[use.token]
+        name = stored[use.token].name
         load = _call(calls[use.first], "load", loads.load, name, count, use.number, place)
         before.setdefault(use.first, []).append(load)
     for use in sorted(uses, key=lambda use: use.number):
@@ -369,12 +434,12 @@ def with_loads(
         after.setdefault(use.last, []).append(release)
     final = max(use.last for use in uses)
     after[final].append(_call(calls[final], "finish loads", loads.finish))
-    made: list[tuple[Call, Kernel]] = []
+    both: list[tuple[Call, Kernel]] = []
     for at, (call, kernel) in enumerate(zip(calls, kernels, strict=True)):
-        made += [(each, _kernel(each)) for each in before.get(at, ())]
-        made.append((moved(call, moves[at]), kernel))
-        made += [(each, _kernel(each)) for each in after.get(at, ())]
-    return [call for call, _ in made], [kernel for _, kernel in made], loads
+        both += [(each, _kernel(each)) for each in before.get(at, ())]
+        both.append((moved(call, moves[at]), kernel))
+        both += [(each, _kernel(each)) for each in after.get(at, ())]
+    return [call for call, _ in both], [kernel for _, kernel in both], loads
 
 
 def _call(near: Call, name: str, function: Callable[..., None], *arguments: Any) -> Call:
@@ -395,28 +460,45 @@ def _uses(calls: Sequence[Call], stored: Mapping[int, LoadedArray]) -> list[Arra
 
     def way(use: tuple[int, bool]) -> tuple[str, bool]:
         call = calls[use[0]]
-        return call.layer, call.phase in ("backward", "update", "communication")
+        # What calls have made is theirs until they are done one way.
+        return call.layer if stored[token].at is None else "", _is_back(call)
 
     uses = []
     for token, each in found.items():
-        for _, group in groupby(each, way):
+        of, ways = stored[token], [[*group] for _, group in groupby(each, way)]
+        for k, group in enumerate(ways):
             numbers, changes = zip(*group, strict=True)
-            nbytes = stored[token].nbytes
-            uses.append(ArrayUse(token, numbers[0], numbers[-1], any(changes), nbytes))
+            fresh = of.at is not None and not k
+            # Nobody reads what was made any more after its last use.
+            changed = any(changes) and (of.at is None or k < len(ways) - 1)
+            use = ArrayUse(token, numbers[0], numbers[-1], changed, of.nbytes, fresh=fresh)
+            uses.append(use)
     uses.sort(key=lambda use: use.last)
     uses = [use._replace(number=number) for number, use in enumerate(uses, 1)]
     return sorted(uses, key=lambda use: use.first)
 
 
-def _kept(uses: Sequence[ArrayUse], most: int) -> dict[int, int]:
+def _is_back(call: Call) -> bool:
+    return call.phase in ("backward", "update", "communication")
+
+
+def _tried(
+    uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int
+) -> tuple[list[int], list[int], int]:
+    """When the use of each array may begin in so much ``room``, where each lies, and all bytes."""
+    starts = _starts(uses, kept, room)
+    return starts, *_placed(uses, kept, starts)
+
+
+def _kept(uses: Sequence[ArrayUse], most: int, apart: Collection[int]) -> dict[int, int]:
     """The bytes of the arrays that stay in memory, by token: of those that are used most often.
 
-    Beside them there is twice the room of the arrays that are used at a time.
+    Those ``apart`` do not. Beside them there is twice the room of the arrays used at a time.
     """
     counts: dict[int, list[int]] = {}
     for use in uses:
         counts.setdefault(use.token, []).append(use.nbytes)
-    order = sorted(counts, key=lambda token: -len(counts[token]))
+    order = sorted(counts.keys() - apart, key=lambda token: (-len(counts[token]), token))
 
     def over(count: int) -> bool:
         kept = {token: counts[token][0] for token in order[:count]}
@@ -446,6 +528,7 @@ def _starts(uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int) -> lis
     held: list[tuple[int, ArrayUse]] = []
     written: dict[int, int] = {}
     starts, now = [0] * len(uses), 0
+    ends = sorted(use.last for use in uses)
     for k, use in enumerate(uses):
         if use.token in kept:
             continue
@@ -455,7 +538,7 @@ def _starts(uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int) -> lis
             now, free = max(now, number), free + _aligned(gone.nbytes)
         free -= _aligned(use.nbytes)
         heappush(held, (use.number, use))
-        starts[k] = now
+        starts[k] = bisect_left(ends, use.first) if use.fresh else now
         if use.changes:
             written[use.token] = use.number
     return starts
@@ -489,7 +572,7 @@ def _transfers(
     kept: Mapping[int, int],
     starts: Sequence[int],
     places: Sequence[Ref],
-    names: Mapping[int, str],
+    stored: Mapping[int, LoadedArray],
 ) -> tuple[list[Transfer], list[int]]:
     """The transfers in their order, and how many of them each use needs."""
     first = {use.token: k for k, use in reversed([*enumerate(uses)]) if use.token in kept}
@@ -497,13 +580,16 @@ def _transfers(
     for use in uses:
         until[use.token] = max(until[use.token], use.number)
     # By when they are made. A write comes before the reads into the memory that it leaves.
-    jobs = [(-1, 1, k) for k in first.values()]
-    jobs += [(starts[k], 1, k) for k, use in enumerate(uses) if use.token not in kept]
-    jobs += [(use.number, 0, k) for k, use in enumerate(uses) if use.changes]
+    jobs = [(-1, 1, k) for k in first.values() if not uses[k].fresh]
+    for k, use in enumerate(uses):
+        if use.token not in kept and not use.fresh:
+            jobs.append((starts[k], 1, k))
+        if use.changes and (use.token not in kept or stored[use.token].at is None):
+            jobs.append((use.number, 0, k))
     jobs.sort()
     transfers = [
         Transfer(
-            names[uses[k].token],
+            stored[uses[k].token],
             places[k],
             max(after, 0),
             not reads,
@@ -516,6 +602,9 @@ def _transfers(
     for k, use in enumerate(uses):
         # What stays in memory may still be on its way to the store.
         needed.append(max(numbers.get((k, 1), 0), last.get(use.token, 0)))
+        if use.fresh and use.token not in kept:
+            # What was there before may still be on its way.
+            needed[-1] = bisect_left(jobs, (starts[k], 1))
         if use.token in kept:
             last[use.token] = max(needed[-1], numbers.get((k, 0), 0))
     return transfers, needed

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from singanet.optimizer.chain import UpdateChain
     from singanet.optimizer.optimizer import Optimizer
     from singanet.params.narrow import NarrowWeights
+    from singanet.program.loads import ArrayStore
     from singanet.program.recompute import Recompute
     from singanet.program.replay.replay import Replay
     from singanet.program.report import ProgramReport
@@ -82,6 +83,7 @@ class Programs:
     ) -> None:
         self.enabled = enabled
         self.at_once = False
+        self.spills: ArrayStore | None = None
         self._recomputer = Recomputer(recompute)
         # By kind of call and arrays. An accumulating optimizer has several programs per key: their
         # guards select one.
@@ -518,7 +520,7 @@ class Programs:
 
         # Its arrays have no values; freed, they would fragment the memory of kernels.
         with large_arrays_apart():
-            made = recorded(net, record, optimizer, recompute, plan)
+            made = recorded(net, record, optimizer, recompute, plan, self.spills)
         if isinstance(made, str):
             self._refused[this] = made, changes.now
             return None

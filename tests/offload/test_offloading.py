@@ -511,10 +511,10 @@ def test_going_on_from_the_folder(tmp_path, x_y):
 
 KILLED = """
 import sys
-import singanet.offload.contexts
+import singanet.program.loads
 from singanet.optimizer import Adam
 from tests.offload.twins import KEEP, batch, net_of
-singanet.offload.contexts.SMALL = 0
+singanet.program.loads.SMALL = 0
 net, rule, x_y = net_of(), Adam(lr=0.01), batch()
 net.offload(sys.argv[1], KEEP, activations=True)
 while True:

@@ -12,6 +12,7 @@ from singanet.engine.fusion import fused
 from singanet.engine.gradients import Asked
 from singanet.params.grads import LayerGradients
 from singanet.program.ir import Order, map_arrays, order_of
+from singanet.program.loads import LoadRun
 from singanet.program.replay.replay import Replay
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.losses import targets
@@ -51,7 +52,7 @@ class ReplayedPass(Pass):
         self.give_back = give_back
         self.walked = walked
         self.turn = turn
-        self._released = 0
+        self._run: LoadRun | None = None
         self.draws = net.rng.bit_generator.state
         self.state = [(param, param.value.copy()) for param in program.state]
 
@@ -63,8 +64,10 @@ class ReplayedPass(Pass):
         """Replay the forward and return its outputs as new arrays."""
         try:
             with self.turn():
-                outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
-                self._released = self.program.released
+                bound = self.program.bound(self.arena)
+                copy_into(self.feed, bound.feed.arrays[0])
+                self._run = self.program.forward(bound)
+                outputs: dict[str, Any] = bound.handed_out()
         except BaseException:
             self.release()
             raise
@@ -74,6 +77,8 @@ class ReplayedPass(Pass):
     def release(self) -> None:
         """Give the arena back, after a walk or without one."""
         self.give_back(self.arena)
+        if self._run is not None:
+            self._run.close()
 
     def backward(
         self,
@@ -113,7 +118,7 @@ class ReplayedPass(Pass):
             copy_into(dy, bound.dy.arrays[0])
         del dy, bound
         try:
-            with closing(self.program.walked(self.arena, self.turn, self._released)) as walk:
+            with closing(self.program.walked(self.arena, self.turn, self._run)) as walk:
                 for grads, layer, names in walk:
                     values = [self.program.values[name].value for name in names]
                     # Copies, since the arena serves the next layer; the caller may keep them.
@@ -148,12 +153,12 @@ def replayed_gradients(
             there = net.device.ops.xp.ndarray
             copy_into(targets(asked.targets, asked.weight, there), beside)
             with program.showing(asked.targets, asked.weight):
-                program.forward(bound)
+                run = program.forward(bound)
             scale[...] = asked.loss_scale or 0
             for head, dy in zip(asked.heads, dys, strict=True):
                 head.fill(dy, net.device)
         del bound, given, beside, scale, dys
-        with closing(program.walked(arena, turn, program.released)) as walk:
+        with closing(program.walked(arena, turn, run)) as walk:
             for grads, layer, names, outputs in walk:
                 own = [program.values[name] for name in names]
                 # Nobody changes what is not streamed.

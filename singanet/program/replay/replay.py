@@ -31,6 +31,7 @@ from singanet.program.ir import (
     refs_of,
 )
 from singanet.program.layout import ALIGNMENT
+from singanet.program.loads import ArrayStore, LoadRun
 from singanet.program.lower_sweeps import Ready
 from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
@@ -99,6 +100,12 @@ class Bound:
                 target[...] = x
             else:
                 copy_into(x, target, self._lowering.fill)
+
+    def handed_out(self) -> dict[str, Any]:
+        """Outputs by name, as new arrays."""
+        assert self.outputs is not None
+        (found,) = self.outputs.arrays
+        return {name: map_arrays(value, copied) for name, value in found.items()}
 
     def fill_targets(self, y: Any, weight: Any) -> None:
         """Copy targets and weights; a Python loss gets other objects as they are."""
@@ -271,28 +278,31 @@ class Replay:
                 bound = self._bound = Bound(self.recording, arena, loaded)
         return bound
 
-    def _loading(self, bound: Bound) -> AbstractContextManager[None]:
+    def _loading(self, bound: Bound) -> AbstractContextManager[LoadRun | None]:
         """A block in which stored arrays are loaded."""
         loads = self.recording.loads
         return nullcontext() if loads is None else loads.running(bound.array)
 
     def walked(
-        self, arena: Array, turn: Callable[[], AbstractContextManager[object]], released: int = 0
+        self,
+        arena: Array,
+        turn: Callable[[], AbstractContextManager[object]],
+        after: LoadRun | None = None,
     ) -> Generator[Any, None, None]:
         """Make the calls after "dy", and yield what each layer gives its caller.
 
         Calls are made in a ``turn`` each, as others may replay programs between them. Stored arrays
-        of which ``released`` are done with are loaded, and those of a layer are there meanwhile.
+        are loaded as they were ``after`` the forward, and those of a layer are there meanwhile.
         """
         loads, bound = self.recording.loads, self.bound(arena)
-        run = None if loads is None else loads.begin(bound.array, released)
+        run = None if loads is None else loads.begin(bound.array, after)
         try:
             for k in range(len(bound.layers)):
                 with turn():
                     if run is not None and loads is not None and run.ended:
                         # Somebody else had the memory.
                         bound = self.bound(arena)
-                        run = loads.begin(bound.array, run.released)
+                        run = loads.begin(bound.array, run)
                     before = bound.layers[k - 1] if k else bound.dy
                     assert before is not None
                     run_all(before.calls)
@@ -303,27 +313,22 @@ class Replay:
         finally:
             if run is not None:
                 run.stop()
+                run.close()
 
     def outputs(
         self, arena: Array, feed: Mapping[str, Any], run: Run = run_all, singly: bool = False
     ) -> Any:
         """Outputs by name, as new arrays; ``run`` makes the calls, or each recorded one singly."""
         bound = self.bound(arena)
-        assert bound.outputs is not None
         copy_into(feed, bound.feed.arrays[0])
         self.forward(bound, run, singly)
-        (found,) = bound.outputs.arrays
-        return {name: map_arrays(value, copied) for name, value in found.items()}
+        return bound.handed_out()
 
-    def forward(self, bound: Bound, run: Run = run_all, singly: bool = False) -> None:
-        """Make the calls up to the first mark after "feed"."""
-        with self._loading(bound):
+    def forward(self, bound: Bound, run: Run = run_all, singly: bool = False) -> LoadRun | None:
+        """Make the calls up to the first mark after "feed"; return the run of their loads."""
+        with self._loading(bound) as loading:
             run(self._calls(bound, singly))
-
-    @property
-    def released(self) -> int:
-        """How many stored arrays the last calls were done with."""
-        return 0 if self.recording.loads is None else self.recording.loads.released
+        return loading
 
     def read(
         self, arena: Array, feed: Mapping[str, Any], caches: Mapping[str, KVCache]
@@ -539,14 +544,17 @@ def recorded(
     optimizer: Any,
     recompute: Recompute,
     plan: Plan | None = None,
+    spills: ArrayStore | None = None,
 ) -> Replay | str:
     """The program that ``record`` records of ``net``, or the reason why it cannot be recorded.
 
-    ``plan`` is a part of the net's, None for all of it.
+    ``plan`` is a part of the net's, None for all of it. What forward leaves is put in ``spills``.
     """
     try:
         with no_collections():
-            made = Replay(rehearse(net, record, plan), optimizer, recompute)
+            recorder = rehearse(net, record, plan)
+            recorder.tape.spills = spills
+            made = Replay(recorder, optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
     # The arena includes scratch memory, so the kernels' own scratch is freed.

@@ -104,8 +104,9 @@ class Tape:
         self.apart = False
         # By the name of an array that is loaded, its place here.
         self._stored: dict[str, AbstractArray] = {}
-        # Stored arrays that a call loads by itself.
+        # Stored arrays that a call loads by itself, and where what forward leaves is put.
         self.loads = 0
+        self.spills: ArrayStore | None = None
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # What the caller fills, and its values; those of all arrays, if Python had to see some.
