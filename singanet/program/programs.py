@@ -355,7 +355,8 @@ class Programs:
         run.forms = self._forms.setdefault(key, {})
         from singanet.optimizer.chain import UpdateChain
 
-        case = UpdateChain(optimizer).case()
+        scaled = batch.chain.scaled
+        case = UpdateChain(optimizer).case(), scaled and scaled.case()
         plan = fused(part._execution_plan())
         found = self._find(part, key, lambda r: r.stage(run), optimizer, case=case, plan=plan)
         if found is None:

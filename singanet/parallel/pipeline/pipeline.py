@@ -168,10 +168,9 @@ class Pipeline:
         """Compute the outputs of ``net`` for ``feed`` and of layers ``asked``, on all ranks."""
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, cuts)
-        run.batch = StageBatch(feed)
         here = [name for name in asked if self.places[name] == self.stage]
         with net.device.scope():
-            step = MicroBatchedStep(run)
+            step = MicroBatchedStep(run, StageBatch(feed), here)
             made = [run.forward(step, i, False, here) for i in range(len(cuts))]
         self._wire.settle()
         outputs = net._execution_plan().outputs

@@ -27,8 +27,6 @@ from singanet.ops import ops_for
 from singanet.ops.kernel import widened
 from singanet.optimizer.chain import TwoPasses, UpdateChain, norm_of
 from singanet.optimizer.hyper import in_type, is_one
-from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.wrapper import Handed
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.pipeline.partition import StagePart
 from singanet.parallel.pipeline.timetable import Op
@@ -237,7 +235,7 @@ class StageRun:
         # It is the backward's, too, as nobody asks in training.
         keep = self.asked if train else ()
         wanted = {*plan.outputs, *asked}
-        made, contexts = on.forward(given, wanted, train, keep, asked)
+        made, contexts = on.plan.forward(given, wanted, on.ops, on.rng, train, keep)
         del given
         for k, names in plan.sent.items():
             self._send(on, [made[name] for name in names], names, k, FORWARD, f"micro-batch {i}")
@@ -272,21 +270,58 @@ class StageRun:
             del made
         on.weigh()
         del outputs
-        walk = on.walk(contexts, {s: g[0] for s, g in starts.items()}, self.asked)
+        first = {slot: grads[0] for slot, grads in starts.items()}
+        walk = BackwardWalk(on.plan, contexts, first, self.asked)
         for slot, grads in starts.items():
             walk.slot_grads[slot] += grads[1:]
         del starts, contexts
         ready: list[LayerGradients] = []
         back: Mapping[str, Any] = {}
+        scaled = self.batch.chain.scaled
         for item in walk.run():
-            for names, values, own, share in on.take(item):
-                scaled = [_scaled(grad, share) for grad in own]
-                ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
+            exact = item.names, [*map(on.place, item.values)], item.grads
+            if scaled is not None:
+                exact = scaled.in_float32(*exact)
+            for names, values, own, share in on.gather.take(*exact, 1.0):
+                handed = [_scaled(grad, share) for grad in own]
+                ready.append(LayerGradients(list(names), list(values), handed, item.layer))
             back = item.output_grads
-            del item
+            del item, exact
         for k, names in plan.received.items():
             self._send(on, [back.get(n) for n in names], names, k, BACKWARD, f"gradients {i}")
         return ready
+
+    def update(self, on: Any, behind: UpdateChain, items: Iterable[LayerGradients]) -> None:
+        """Let the chain ``behind`` the loss scaling update, which only rounds what was updated."""
+        changed: list[str] = []
+        look, scaled = self.batch.request.on_layer, self.batch.chain.scaled
+
+        def seen(item: LayerGradients) -> None:
+            changed.extend(item.names)
+            if look is not None:
+                look(item)
+
+        if scaled is None:
+            behind.apply(items, seen)
+            return
+        values = {param.name: on.place(param.value) for param in self.part.params()}
+
+        def rounded() -> Iterator[LayerGradients]:
+            """``items``, of which each is rounded once it was updated: averages follow that."""
+            for item in items:
+                yield item
+                scaled.updated(item.names, [values[name] for name in item.names])
+
+        behind.apply(rounded(), seen)
+        # What a reducer has updated in its end.
+        scaled.updated(changed, [values[name] for name in changed])
+
+    def agree(self, taken: FiniteCheck) -> None:
+        """Let ``taken`` decide with the other stages whether all gradients are finite."""
+        mine = np.array(float(taken.refused))
+        if self.wire.comm.all_reduce(mine, what="whether all gradients are finite"):
+            taken.look("of another stage", np.array(False))
+        taken.agree()
 
     def norm_of_all(self, own: float, due: bool = True) -> float | None:
         """The norm of the gradients of all stages, if it is ``due`` on any."""
@@ -381,16 +416,18 @@ class MicroBatchedStep:
 
     holds = True
 
-    def __init__(self, run: StageRun, batch: StageBatch | None = None) -> None:
-        self._run, self._row = run, run.wire.comm
+    def __init__(self, run: StageRun, batch: StageBatch, asked: Collection[str] = ()) -> None:
+        self._run, self._batch = run, batch
+        run.batch = batch
         self.net: Any = run.part
-        self.ops = self.net.device.ops
+        self.plan, self.ops, self.rng = (
+            fused(self.net.plan, asked),
+            self.net.device.ops,
+            self.net.rng,
+        )
+        self.gather = batch.gather
         self._whole: Counts | None = None
-        if batch is None:
-            return
-        run.batch = self._batch = batch
-        self._behind = UpdateChain(batch.gather.optimizer)
-        self._scaled = batch.chain.scaled
+        self._behind = UpdateChain(self.gather and self.gather.optimizer)
 
     @property
     def updated(self) -> bool:
@@ -427,18 +464,9 @@ class MicroBatchedStep:
         """Let ``function`` have ``arrays``."""
         function(arrays)
 
-    def forward(
-        self,
-        given: dict[str, Any],
-        wanted: Collection[str],
-        train: bool,
-        keep: Collection[str],
-        asked: Collection[str],
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """As `Plan.forward`."""
-        net = self.net
-        plan = fused(net.plan, asked)
-        return plan.forward(given, wanted, self.ops, net.rng, train, keep)
+    def place(self, value: Array) -> Array:
+        """The array of a parameter as it is read."""
+        return value
 
     def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
         """The gradients of the loss of micro-batch ``i`` by slot."""
@@ -461,17 +489,6 @@ class MicroBatchedStep:
         if not self._run.is_last:
             self._batch.begin(self._batch.number)
 
-    def walk(
-        self, contexts: list[Any], starts: dict[int, Array], wanted: Collection[str]
-    ) -> BackwardWalk:
-        """The walk back."""
-        return BackwardWalk(fused(self.net.plan), contexts, starts, wanted)
-
-    def take(self, item: LayerGradients) -> Iterator[Handed]:
-        """Gather the gradients of a layer; what is handed on."""
-        exact: Any = item if self._scaled is None else self._scaled.in_float32(*item)
-        return self._batch.gather.take(*exact, 1.0)
-
     def only_now(self, why: str) -> None:
         """Nothing: it is not recorded."""
 
@@ -484,10 +501,7 @@ class MicroBatchedStep:
         taken.look(layer, finite)
 
     def agree(self, taken: FiniteCheck) -> None:
-        mine = np.array(float(taken.refused))
-        if self._row.all_reduce(mine, what="whether all gradients are finite"):
-            taken.look("of another stage", np.array(False))
-        taken.agree()
+        self._run.agree(taken)
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
@@ -500,26 +514,4 @@ class MicroBatchedStep:
         return nullcontext() if known is None else norm.clip.knowing(known)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        """As `Carrier`: behind the loss scaling, which only rounds what was updated."""
-        changed: list[str] = []
-
-        def seen(item: LayerGradients) -> None:
-            changed.extend(item.names)
-            if self._batch.request.on_layer is not None:
-                self._batch.request.on_layer(item)
-
-        scaled = self._scaled
-        if scaled is None:
-            self._behind.apply(items, seen)
-            return
-        values = {param.name: param.value for param in self.net.params()}
-
-        def rounded(scaled: ScaledUpdates) -> Iterator[LayerGradients]:
-            """``items``, of which each is rounded once it was updated: averages follow that."""
-            for item in items:
-                yield item
-                scaled.updated(item.names, [values[name] for name in item.names])
-
-        self._behind.apply(rounded(scaled), seen)
-        # What a reducer has updated in its end.
-        scaled.updated(changed, [values[name] for name in changed])
+        self._run.update(self, self._behind, items)

@@ -50,9 +50,9 @@ from singanet.program.trace.losses import (
 )
 from singanet.program.trace.rules import Member, Numbers
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
-from singanet.program.trace.stages import RecordedStage, StageLoss
+from singanet.program.trace.stages import Master, RecordedStage, StageLoss
 from singanet.program.trace.tape import Tape, recording_on
-from singanet.program.trace.updates import RecordedChain
+from singanet.program.trace.updates import RecordedChain, watch_case
 from singanet.program.trace.values import Draws
 from singanet.types import Array, Shape
 
@@ -187,8 +187,6 @@ class Recorder:
         self._expect_unpatched()
         told: UpdateChain = run.batch.chain
         chain = UpdateChain(run.batch.gather.optimizer)
-        if told.scaled is not None:
-            raise NotRecordableError("a stage of a pipeline in mixed precision")
         if run.of_whole is not None:
             raise NotRecordableError("a stage that has to know what a whole batch counts")
         if run.batch.request.on_layer is not None or self.held.by_name:
@@ -199,11 +197,18 @@ class Recorder:
         self.tape.is_blind = True
         self.tape.wishes.clear()
         trained = self._trained()
+        updated: list[Param | Master] = [*trained]
+        if told.scaled is not None:
+            watch_case(self.guard, told.scaled)
+            # The stages behind have masters in the place of parameters.
+            masters = [told.scaled.precision.settle(p.name, p.value) for p in trained]
+            pairs = zip(trained, masters, strict=True)
+            updated = [Master(param.name, array, param.storage) for param, array in pairs]
         with recording_on(self.tape):
-            updates = RecordedChain(self.tape, chain, self.guard, trained, self.held)
+            updates = RecordedChain(self.tape, chain, self.guard, updated, self.held)
         with self._running():
             self._take_in("feed", ({}, (None, None)))
-            tell(RecordedStage(self, updates, run, trained), chain)
+            tell(RecordedStage(self, updates, run, updated), told)
         self.of_loss = run.is_last
         self.tape.drops_unread = chain._selects
         self._keep(updates)

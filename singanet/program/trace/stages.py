@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.engine.backward import BackwardWalk, arrays_in
-from singanet.engine.step import Counts, StepMetrics
+from singanet.engine.backward import arrays_in
+from singanet.engine.step import Counts, FiniteCheck, StepMetrics
 from singanet.ops.kernel import widened
 from singanet.optimizer.accumulating import Accumulator
 from singanet.optimizer.chain import TwoPasses, norm_of
-from singanet.optimizer.wrapper import Handed
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
+from singanet.params.storage import ParamStorage
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.trace.layers import copy_into, own
 from singanet.program.trace.losses import LossStep, RecordedStep, Traces, by_slot, targets
 from singanet.program.trace.updates import RecordedChain
 from singanet.types import Array
+
+
+class Master(NamedTuple):
+    """What a chain asks of a parameter, whose ``value`` is its master in float32."""
+
+    name: str
+    value: Array
+    storage: ParamStorage
 
 
 class RecordedStage(RecordedStep):
@@ -31,13 +40,14 @@ class RecordedStage(RecordedStep):
     """
 
     def __init__(
-        self, recorder: Traces, updates: RecordedChain, run: Any, trained: Sequence[Param]
+        self, recorder: Traces, updates: RecordedChain, run: Any, trained: Sequence[Param | Master]
     ) -> None:
         super().__init__(recorder, updates, {})
-        self._stage, self._run, self.ops = recorder, run, self._tape.ops
+        self._stage, self._run = recorder, run
+        self.plan, self.ops, self.rng = recorder.plan, self._tape.ops, recorder.draws()
         self.holds = True
         gather = run.batch.gather
-        self._gather = Accumulator(gather.optimizer, gather.every, gather.mean)
+        self.gather = Accumulator(gather.optimizer, gather.every, gather.mean)
         self._weight, self._share = np.ones(()), np.ones(())
         self._left = gather.every
         self._names = [param.name for param in trained]
@@ -87,17 +97,9 @@ class RecordedStage(RecordedStep):
         self._enter("communication")
         self._tape.add(give, (arrays,), {}, (), "hidden", name=name).barrier = True
 
-    def forward(
-        self,
-        given: dict[str, Any],
-        wanted: Collection[str],
-        train: bool,
-        keep: Collection[str],
-        asked: Collection[str],
-    ) -> tuple[dict[str, Any], list[Any]]:
-        """As `Plan.forward`."""
-        recorder = self._stage
-        return recorder.plan.forward(given, wanted, self.ops, recorder.draws(), train, keep)
+    def place(self, value: Array) -> Any:
+        """The place of the array of a parameter."""
+        return self._tape.place(value)
 
     def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
         """The gradients of the loss of micro-batch ``i`` by slot."""
@@ -115,7 +117,9 @@ class RecordedStage(RecordedStep):
         self._enter("loss")
         self._filling("targets", fill, given)
         single = recorder.single(outputs)
-        dy = loss.record(tape, single, y, weight, looks=True)
+        scaled = run.batch.chain.scaled
+        scale = None if scaled is None else scaled.precision.scaled
+        dy = loss.record(tape, single, y, weight, looks=True, scaled=scale)
         counts: Counts | None = None
         mark = len(tape.calls)
         try:
@@ -149,25 +153,22 @@ class RecordedStage(RecordedStep):
         self._enter("loss")
         filled = pair if last else pair[:1]
         places: list[Any] = [*map(self._tape.hold, pair)]
-        self._gather.weigh(*places)
+        self.gather.weigh(*places)
         self._tape.add(weigh, (), {}, filled, "hidden", name="weigh").barrier = True
-
-    def walk(
-        self, contexts: list[Any], starts: dict[int, Array], wanted: Collection[str]
-    ) -> BackwardWalk:
-        """The walk back."""
-        return BackwardWalk(self._stage.plan, contexts, starts, wanted)
-
-    def take(self, item: LayerGradients) -> Iterator[Handed]:
-        """Gather the gradients of a layer; what is handed on."""
-        values: list[Any] = [*map(self._tape.place, item.values)]
-        return self._gather.take(item.names, values, item.grads, 1.0)
 
     def only_now(self, why: str) -> None:
         """Refuse to record it. Raises `NotRecordableError`."""
         raise NotRecordableError(why)
 
     # -- as `Carrier` -----------------------------------------------------------------------------
+
+    def agree(self, taken: FiniteCheck) -> None:
+        """As `Carrier`, at each replay."""
+        self._enter("communication")
+        self.do("agree", partial(self._run.agree, taken))
+
+    def update(self, items: Iterable[LayerGradients]) -> None:
+        self._run.update(self, self._updates, items)
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]

@@ -17,7 +17,6 @@ from singanet.optimizer.reducer import GradientRound, Reducer, Reduction, RoundK
 from singanet.optimizer.state import Grads, Names, Values
 from singanet.optimizer.wrapper import StageTraits, Wrapper
 from singanet.params.grads import LayerGradients
-from singanet.params.param import Param
 from singanet.params.storage import is_served
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
@@ -47,7 +46,7 @@ class RecordedChain(UpdateChain):
         tape: Tape,
         told: UpdateChain,
         guard: Guard,
-        trained: Sequence[Param],
+        trained: Sequence[Any],
         held: NarrowParameters,
     ) -> None:
         self.tape, self.told, self.held = tape, told, held
@@ -99,7 +98,7 @@ class RecordedChain(UpdateChain):
         super().__init__(made)
         self._weighs = self._weighs or bool(self._local)
 
-    def _expect_settled(self, waiting: Sequence[Reducer], trained: Sequence[Param]) -> None:
+    def _expect_settled(self, waiting: Sequence[Reducer], trained: Sequence[Any]) -> None:
         """Take the reduction of the only one of ``waiting``. Raises `NotRecordableError`."""
         self.reduction = getattr(waiting[0], "reduction", None)
         if len(waiting) > 1 or self.reduction is None or not self.reduction.settled:

@@ -382,6 +382,7 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
             precision.scale = 2.0**40 if k == broken else 2.0**15
             with np.errstate(over="ignore", invalid="ignore"):
                 losses.append(net.step(X, Y, optimizer)[0])
+        assert len(pipeline.programs.reports()) == 1
         return losses, precision.skipped
 
     alone, losses = compiled(), []
