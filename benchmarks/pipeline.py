@@ -1,4 +1,4 @@
-"""Pipelines of 2 and 4 processes: bubble, contexts alive, and resident peaks.
+"""Pipelines of 2 and 4 processes: bubble, contexts alive, processor time, and resident peaks.
 
 Layers that sleep stand for stages that compute, so that two cores are enough for four of them.
 
@@ -28,6 +28,14 @@ MEASURED = [(1, "1f1b", 1), (2, "1f1b", 1), (1, "1f1b", 8), (2, "gpipe", 8), (2,
 """Ranks, schedule and micro-batches."""
 
 LAYERS, WIDTH, BATCH = 24, 512, 4096
+NETS = {
+    "8 layers of 64, 256 samples": 20,
+    "transformer, 4 blocks of 64, 32 × 32": 6,
+    "resnet20, 32 images": 4,
+    "24 layers of 512, 1024 samples": 4,
+}
+"""Nets of two stages, and steps between two looks at the clock."""
+
 STEPS = 6
 
 
@@ -40,6 +48,7 @@ def main() -> None:
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     parser.add_argument("--schedule", default="1f1b", help=argparse.SUPPRESS)
     parser.add_argument("--micro", type=int, default=8, help=argparse.SUPPRESS)
+    parser.add_argument("--net", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         work(given)
@@ -54,6 +63,13 @@ def main() -> None:
             alive = ", ".join(str(each["alive"]) for each in made)
             told = [f"{low:.3f}", f"{wanted:.3f}", f"{low - wanted:+.3f}", alive]
             rows.append([str(stages), str(micro), name, *told])
+    times = []
+    for net in NETS:
+        pair = [job(2, kind, "1f1b", 8, net) for kind in ("layers", "recorded")]
+        for k, both in enumerate(zip(*pair, strict=True)):
+            told = [f"{1e3 * each['seconds']:.1f}" for each in both]
+            told += [f"{each['peak'] / 1e6:.0f}" for each in both]
+            times.append([net, str(k), *told])
     header = ["stages", "micro-batches", "schedule", "bubble", "(p − 1)/m", "off", "contexts"]
     bubbles = table(header, rows)
     rows = []
@@ -64,6 +80,9 @@ def main() -> None:
         f"Stages sleep {1e3 * FORWARD:g} ms forward and {1e3 * BACKWARD:g} ms backward; the lower "
         f"quartile of {STEPS} steps. Bubble: (step − busy) / busy, by the sleeping as measured.",
         bubbles,
+        "Processor time of a step of Adam on two ranks, by the layers and recorded, of 8 "
+        'micro-batches by "1f1b": the lower quartile of 9. Peaks are of steps from the fourth on.',
+        table(["net", "rank", "layers, ms", "recorded, ms", "peaks, MB", ""], times),
         f"{LAYERS} layers of {WIDTH} with relu, {BATCH} samples: most resident memory beyond what "
         "a process held before the net was built, its batch included.",
         table(["ranks", "micro-batches", "schedule", "peak of each, MB"], rows),
@@ -72,11 +91,12 @@ def main() -> None:
     publish("pipeline", "Layers on stages of several processes", "\n\n".join(body))
 
 
-def job(ranks: int, kind: str, name: str, micro: int) -> list[dict[str, Any]]:
+def job(ranks: int, kind: str, name: str, micro: int, net: str = "") -> list[dict[str, Any]]:
     """What each process has measured."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "singanet", "launch", "-n", str(ranks), __file__]
         command += ["--worker", folder, "--work", kind, "--schedule", name, "--micro", str(micro)]
+        command += ["--net", net]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, env=environment, check=True)
         return [json.loads(Path(folder, f"{k}.json").read_text()) for k in range(ranks)]
@@ -87,7 +107,10 @@ def work(given: argparse.Namespace) -> None:
     from singanet import parallel
 
     comm = parallel.init()
-    made = (sleep if given.work == "sleep" else memory)(comm, given.schedule, given.micro)
+    if given.net:
+        made = steps(comm, given.schedule, given.micro, given.net, given.work == "recorded")
+    else:
+        made = (sleep if given.work == "sleep" else memory)(comm, given.schedule, given.micro)
     Path(given.worker, f"{comm.rank}.json").write_text(json.dumps(made))
 
 
@@ -143,6 +166,53 @@ def sleep(comm: Any, name: str, micro: int) -> dict[str, Any]:
         busy = comm.all_reduce(np.array([Sleeps.slept]), "max")[0]
         bubbles.append((seconds - busy) / busy)
     return {"bubble": bubbles[1:], "alive": pipeline.alive}
+
+
+def steps(comm: Any, name: str, micro: int, which: str, recorded: bool) -> dict[str, Any]:
+    """Processor time of a step of a net, and its resident peak once it is recorded."""
+    from apart import forget_peak, peak, resident
+
+    import singanet
+    from singanet import parallel
+    from singanet.layers import Activation, Dense
+    from singanet.loss import SoftmaxCrossEntropy
+    from singanet.optimizer import Adam
+
+    rng, first = np.random.default_rng(0), which.split()[0]
+    before = resident("RssAnon")
+    stages: Any = None
+    if first.isdigit():
+        width, samples = (64, 256) if first == "8" else (512, 1024)
+        layers: list[Any] = []
+        for k in range(int(first)):
+            layers += [Dense(f"d{k}", width), Activation(f"r{k}")]
+        layers[0].input_shape = (width,)
+        net = singanet.FeedForwardNet(
+            [*layers, Dense("scores", 10)], loss=SoftmaxCrossEntropy(), seed=0
+        )
+        stages = [f"d{int(first) // 2}"]
+        x, y = rng.standard_normal((samples, width)).astype(np.float32), np.arange(samples) % 10
+    elif first == "resnet20,":
+        net = singanet.models.build("resnet20", seed=0)
+        x, y = rng.standard_normal((32, 3, 32, 32)).astype(np.float32), np.arange(32) % 10
+    else:
+        sizes: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "dropout": 0.0}
+        net = singanet.models.build("transformer", (32,), 65, seed=0, **sizes)
+        stages = ["block3_attention_norm"]
+        x, y = rng.integers(0, 65, (2, 32, 32))
+    net.programs.enabled = recorded
+    parallel.Pipeline(net, stages, micro, name, comm)
+    rule, seconds = Adam(lr=0.001), []
+    for _ in range(3):
+        net.step(x, y, rule)
+    forget_peak()
+    for _ in range(9):
+        comm.barrier()
+        began = time.process_time()
+        for _ in range(NETS[which]):
+            net.step(x, y, rule)
+        seconds.append((time.process_time() - began) / NETS[which])
+    return {"seconds": statistics.quantiles(seconds, n=4)[0], "peak": peak() - before}
 
 
 def memory(comm: Any, name: str, micro: int) -> dict[str, Any]:

@@ -342,23 +342,19 @@ class Programs:
 
         What comes from other stages has the forms that it had when the layers ran.
         """
-        batch, ops = run.batch, part.net.device.ops
-        if not ops.on_host or getattr(ops, "stores", False):
-            return False
-        given = facts_of_feed(batch.feed), facts(batch.request.y), facts(batch.request.weight)
-        trained = part.net._execution_plan().settings().trained
-        optimizer = batch.gather.optimizer
-        of_step = id(optimizer), run.ops, trained, run.asked
-        key = self._key(part, "stage", *of_step, *given)
-        if len(self._forms) > 4 * CAPACITY:
-            self._forms.clear()
-        run.forms = self._forms.setdefault(key, {})
         from singanet.optimizer.chain import UpdateChain
 
-        scaled = batch.chain.scaled
-        case = UpdateChain(optimizer).case(), scaled and scaled.case()
-        plan = fused(part._execution_plan())
-        found = self._find(part, key, lambda r: r.stage(run), optimizer, case=case, plan=plan)
+        batch, optimizer, scaled = run.batch, run.batch.gather.optimizer, run.batch.chain.scaled
+        trained = part.net._execution_plan().settings().trained
+        beside = facts(batch.request.y), facts(batch.request.weight)
+        found = self._program_of_stage(
+            part,
+            run,
+            (id(optimizer), trained, run.asked, *beside),
+            lambda r: r.stage(run),
+            optimizer,
+            (UpdateChain(optimizer).case(), scaled and scaled.case()),
+        )
         if found is None:
             return False
         arena = self.take(found)
@@ -368,6 +364,43 @@ class Programs:
             if not found.under_way:
                 self.give_back(arena)
         return True
+
+    def _stage_outputs(
+        self, part: Any, run: Any, asked: Collection[str]
+    ) -> list[dict[str, Any]] | None:
+        """The outputs of the micro-batches of an evaluation by a stage, and of layers ``asked``.
+
+        None without a program.
+        """
+        found = self._program_of_stage(part, run, (*asked,), lambda r: r.stage_outputs(run, asked))
+        if found is None:
+            return None
+        arena = self.take(found)
+        try:
+            return found.stage_outputs(arena, run.batch)
+        finally:
+            self.give_back(arena)
+
+    def _program_of_stage(
+        self,
+        part: Any,
+        run: Any,
+        of_call: tuple[Any, ...],
+        record: Callable[[Recorder], None],
+        optimizer: Any = None,
+        case: Hashable = (),
+    ) -> Replay | None:
+        """The program of a call of the stage ``part``; what others send is noted by ``run``."""
+        ops = part.net.device.ops
+        if not ops.on_host or getattr(ops, "stores", False):
+            return None
+        key = self._key(part, "stage", run.ops, *of_call, facts_of_feed(run.batch.feed))
+        if len(self._forms) > 4 * CAPACITY:
+            self._forms.clear()
+        run.forms = self._forms.setdefault(key, {})
+        asked = () if optimizer is not None else of_call
+        plan = fused(part._execution_plan(), asked)
+        return self._find(part, key, record, optimizer, case=case, plan=plan)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """Yield the gradients ``asked`` of ``net``, by a program if one exists."""

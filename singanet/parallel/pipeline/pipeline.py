@@ -169,9 +169,12 @@ class Pipeline:
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, cuts)
         here = [name for name in asked if self.places[name] == self.stage]
+        step, made = MicroBatchedStep(run, StageBatch(feed), here), None
         with net.device.scope():
-            step = MicroBatchedStep(run, StageBatch(feed), here)
-            made = [run.forward(step, i, False, here) for i in range(len(cuts))]
+            if self.programs is not None:
+                made = self.programs._stage_outputs(part, run, here)
+            if made is None:
+                made = [run.forward(step, i, False, here) for i in range(len(cuts))]
         self._wire.settle()
         outputs = net._execution_plan().outputs
         roots = {name: self.places[name] for name in asked}

@@ -369,6 +369,11 @@ class Replay:
         self._loss.begin(batch)  # type: ignore[union-attr]
         self.step(arena, {}, None, None, None)
 
+    def stage_outputs(self, arena: Array, batch: Any) -> list[dict[str, Any]]:
+        """The outputs of the micro-batches of ``batch`` in an evaluation by a stage."""
+        self._loss.begin(batch)  # type: ignore[union-attr]
+        return [*self.outputs(arena, {}).values()]
+
     def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
         calls = bound.feed.calls
         return self.recording.lowering.singly(calls) if singly else iter(calls)

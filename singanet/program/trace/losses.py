@@ -362,7 +362,7 @@ class RecordedStep:
             value[...] = old
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        return _placed(self._tape, self._walked(again))
+        return placed(self._tape, self._walked(again))
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         recorder, updates, tape = self._recorder, self._updates, self._tape
@@ -413,7 +413,7 @@ class RehearsedStep(RecordedStep):
         return self._recorder.walked_by_zeros(self._given)
 
 
-def _placed(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
+def placed(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
     """``items`` with the places of their values."""
     for item in items:
         values: list[Any] = [*map(tape.place, item.values)]

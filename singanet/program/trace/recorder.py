@@ -50,7 +50,7 @@ from singanet.program.trace.losses import (
 )
 from singanet.program.trace.rules import Member, Numbers
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
-from singanet.program.trace.stages import Master, RecordedStage, StageLoss
+from singanet.program.trace.stages import Master, RecordedStage, StageCalls, StageLoss
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.updates import RecordedChain, watch_case
 from singanet.program.trace.values import Draws
@@ -181,6 +181,17 @@ class Recorder:
             tell(RecordedStep(self, updates, given, beside), chain)
         self.tape.drops_unread = chain._selects
         self._keep(updates)
+
+    def stage_outputs(self, run: Any, asked: Collection[str]) -> None:
+        """An evaluation by a pipeline's stage, which ``run`` carries out, of all micro-batches."""
+        self._expect_unpatched()
+        self.tape.is_blind = True
+        with self._running():
+            self._take_in("feed", ({},))
+            on, count = StageCalls(self, run), range(len(run.cuts))
+            self._hand_out({i: run.forward(on, i, False, asked) for i in count})
+        self.loss = StageLoss(run)
+        self.tape.drops_unread = True
 
     def stage(self, run: Any) -> None:
         """A training step of a pipeline's stage, all its micro-batches; ``run`` carries it out."""

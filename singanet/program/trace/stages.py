@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from singanet.params.param import Param
 from singanet.params.storage import ParamStorage
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.trace.layers import copy_into, own
-from singanet.program.trace.losses import LossStep, RecordedStep, Traces, by_slot, targets
+from singanet.program.trace.losses import LossStep, Traces, by_slot, placed, targets
 from singanet.program.trace.updates import RecordedChain
 from singanet.types import Array
 
@@ -32,35 +32,16 @@ class Master(NamedTuple):
     storage: ParamStorage
 
 
-class RecordedStage(RecordedStep):
-    """Writes all micro-batches of a stage down, and the updates behind them; a `Carrier`.
+class StageCalls:
+    """Writes down what the ``run`` of a pipeline's stage asks for, on the tape of ``recorder``.
 
-    ``run`` is the stage's run, whose ``batch`` is that of the replay under way. What other stages
-    send are places that calls fill. The weight of a micro-batch is known at a replay.
+    The run's ``batch`` is that of the replay under way. What other stages send are places that
+    calls fill.
     """
 
-    def __init__(
-        self, recorder: Traces, updates: RecordedChain, run: Any, trained: Sequence[Param | Master]
-    ) -> None:
-        super().__init__(recorder, updates, {})
-        self._stage, self._run = recorder, run
+    def __init__(self, recorder: Traces, run: Any) -> None:
+        self.net, self._tape, self._run = recorder.net, recorder.tape, run
         self.plan, self.ops, self.rng = recorder.plan, self._tape.ops, recorder.draws()
-        self.holds = True
-        gather = run.batch.gather
-        self.gather = Accumulator(gather.optimizer, gather.every, gather.mean)
-        self._weight, self._share = np.ones(()), np.ones(())
-        self._left = gather.every
-        self._names = [param.name for param in trained]
-        recorder.loss = StageLoss(run, self._names, [param.value for param in trained])
-
-    def _walked(self, again: bool) -> Iterator[LayerGradients]:
-        items: Iterator[LayerGradients] = self._run.walked(self)
-        if self._updates._weighs:
-            # The stages behind were told with the last micro-batch.
-            self._updates.weigh(lambda outputs: None, None)
-        return items
-
-    # -- what a run asks ------------------------------------------------------------------------
 
     def fed(self, function: Callable[[], Any]) -> Any:
         """The places of what the net is fed with."""
@@ -92,7 +73,7 @@ class RecordedStage(RecordedStep):
         """Let ``function`` have copies of ``arrays``, whose memory others will use."""
 
         def give(arrays: list[Any]) -> None:
-            function(map_arrays(arrays, np.array))
+            function(map_arrays(arrays, partial(np.array, order="C")))
 
         self._enter("communication")
         self._tape.add(give, (arrays,), {}, (), "hidden", name=name).barrier = True
@@ -101,9 +82,93 @@ class RecordedStage(RecordedStep):
         """The place of the array of a parameter."""
         return self._tape.place(value)
 
+    def only_now(self, why: str) -> None:
+        """Refuse to record it. Raises `NotRecordableError`."""
+        raise NotRecordableError(why)
+
+    def do(self, name: str, function: Callable[[], object]) -> None:
+        """Call ``function`` at each replay."""
+        self._tape.add(function, (), {}, (), "hidden", name=name).barrier = True
+
+    def _enter(self, phase: Any) -> None:
+        self._tape.layer, self._tape.phase = "", phase
+
+    def _filling(self, name: str, function: Callable[[Any], object], made: Any) -> None:
+        """Write down a call of ``function``, which fills the arrays of ``made``."""
+        call = self._tape.add(function, (made,), {}, arrays_in(made), "hidden", name=name)
+        call.barrier = True
+
+
+class RecordedStage(StageCalls):
+    """Writes all micro-batches of a stage down, and the updates behind them; a `Carrier`.
+
+    Updates are those of the parameters, or masters, ``trained``. The weight of a micro-batch is
+    known at a replay.
+    """
+
+    holds = True
+    updated = False
+
+    def __init__(
+        self, recorder: Traces, updates: RecordedChain, run: Any, trained: Sequence[Param | Master]
+    ) -> None:
+        super().__init__(recorder, run)
+        self._recorder, self._updates, self._norm = recorder, updates, updates.ahead()
+        gather = run.batch.gather
+        self.gather = Accumulator(gather.optimizer, gather.every, gather.mean)
+        self._weight, self._share = np.ones(()), np.ones(())
+        self._left = gather.every
+        self._names = [param.name for param in trained]
+        recorder.loss = StageLoss(run, self._names, [param.value for param in trained])
+
+    def norm(self) -> TwoPasses | None:
+        return self._norm
+
+    def rehearsed(self) -> AbstractContextManager[None]:
+        """As `Carrier`: nothing comes twice."""
+        return nullcontext()
+
+    def walked(self, again: bool) -> Iterator[LayerGradients]:
+        items: Iterator[LayerGradients] = self._run.walked(self)
+        if self._updates._weighs:
+            # The stages behind were told with the last micro-batch.
+            self._updates.weigh(lambda outputs: None, None)
+        return placed(self._tape, items)
+
+    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
+        """As `Carrier`, at each replay."""
+        look = partial(taken.look, layer)
+        self._tape.add(look, (finite,), {}, (), "hidden", name="finite").barrier = True
+
+    def agree(self, taken: FiniteCheck) -> None:
+        """As `Carrier`, at each replay."""
+        self._enter("communication")
+        self.do("agree", partial(self._run.agree, taken))
+
+    def update(self, items: Iterable[LayerGradients]) -> None:
+        self._run.update(self, self._updates, items)
+
+    def knowing(
+        self, norm: TwoPasses, items: Iterable[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """As `Carrier`: the norm of the gradients of all stages."""
+        known, run = np.ones(()), self._run
+
+        def agree(own: Array) -> None:
+            known[...] = run.norm_of_all(float(own))
+
+        own = norm_of(norm.previewed(items))
+        if isinstance(own, float):
+            raise NotRecordableError("a stage that trains nothing, and clips")
+        self._enter("communication")
+        call = self._tape.add(agree, (own,), {}, (known,), "hidden", name="norm")
+        call.barrier = True
+        place: Any = self._tape.hold(known)
+        return norm.clip.knowing(place)
+
     def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
         """The gradients of the loss of micro-batch ``i`` by slot."""
-        run, tape, recorder = self._run, self._tape, self._stage
+        run, tape, recorder = self._run, self._tape, self._recorder
         now = run.targets(i)
         loss = LossStep(self.net, recorder.plan, now.y, now.weight)
         y, weight = given = own(tape, targets(now.y, now.weight))
@@ -156,57 +221,18 @@ class RecordedStage(RecordedStep):
         self.gather.weigh(*places)
         self._tape.add(weigh, (), {}, filled, "hidden", name="weigh").barrier = True
 
-    def only_now(self, why: str) -> None:
-        """Refuse to record it. Raises `NotRecordableError`."""
-        raise NotRecordableError(why)
-
-    # -- as `Carrier` -----------------------------------------------------------------------------
-
-    def agree(self, taken: FiniteCheck) -> None:
-        """As `Carrier`, at each replay."""
-        self._enter("communication")
-        self.do("agree", partial(self._run.agree, taken))
-
-    def update(self, items: Iterable[LayerGradients]) -> None:
-        self._run.update(self, self._updates, items)
-
-    def knowing(
-        self, norm: TwoPasses, items: Iterable[LayerGradients]
-    ) -> AbstractContextManager[None]:
-        """As `Carrier`: the norm of the gradients of all stages."""
-        known, run = np.ones(()), self._run
-
-        def agree(own: Array) -> None:
-            known[...] = run.norm_of_all(float(own))
-
-        own = norm_of(norm.previewed(items))
-        if isinstance(own, float):
-            raise NotRecordableError("a stage that trains nothing, and clips")
-        self._enter("communication")
-        call = self._tape.add(agree, (own,), {}, (known,), "hidden", name="norm")
-        call.barrier = True
-        place: Any = self._tape.hold(known)
-        return norm.clip.knowing(place)
-
-    def _enter(self, phase: Any) -> None:
-        self._tape.layer, self._tape.phase = "", phase
-
-    def _filling(self, name: str, function: Callable[[Any], object], made: Any) -> None:
-        """Write down a call of ``function``, which fills the arrays of ``made``."""
-        call = self._tape.add(function, (made,), {}, arrays_in(made), "hidden", name=name)
-        call.barrier = True
-
 
 class StageLoss:
     """The batch of a stage that is replayed, as a loss that knows what its program has seen."""
 
     note = ""
 
-    def __init__(self, run: Any, names: list[str], values: list[Array]) -> None:
+    def __init__(self, run: Any, names: Sequence[str] = (), values: Sequence[Array] = ()) -> None:
         self.run, self.names, self.values = run, names, values
         self.seen = StepMetrics(None)
 
     def begin(self, batch: Any) -> None:
         """Replay the step ``batch`` next."""
         self.run.batch = batch
-        batch.gather._let_go(self.names, self.values)
+        if batch.gather is not None:
+            batch.gather._let_go(self.names, self.values)

@@ -309,7 +309,9 @@ def expect_layers_bits(setting, schedule, refused="", steps=10):
             given = {"sample_weight": weight, "measure": None if isinstance(y, dict) else measure}
             seen.append(net.step(setting.x[rows], y, rule, **given))
         programs = pipeline.programs
-        return seen, [r.layout.nbytes for r in programs.reports()], programs.refusals
+        made = [len(programs.reports()), programs.refusals]
+        outputs = [net.forward(False, setting.x) for _ in range(2)]
+        return seen, outputs, [*made, len(programs.reports()) - made[0]]
 
     made = {}
     for recorded in (False, True):
@@ -317,12 +319,15 @@ def expect_layers_bits(setting, schedule, refused="", steps=10):
         made[recorded] = on_stages(
             train, setting.make, setting.stages, setting.micro, setting.ranks, **more
         )
+    told = []
     for (wanted, values), (found, others) in zip(*made.values(), strict=True):
         assert found[0] == wanted[0]
+        np.testing.assert_equal(found[1], wanted[1])
         expect_near_values(others, values, 0, 0)
-    refusals = [why for (_, _, each), _ in made[True] for why in each]
-    assert refused in "; ".join(refusals)
-    assert refused or all(len(found[1]) == (1 if steps < 10 else 2) for found, _ in made[True])
+        count, refusals, of_outputs = found[2]
+        told += refusals
+        assert refused or (count == (1 if steps < 10 else 2) and of_outputs == 1)
+    assert refused in "; ".join(told)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
