@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from apart import begin, forget_peak, fresh, on_threads, peak, resident
+from cases import llama
 from memory_budget import batch_of, ready_nets
 from report import introduction, publish, table
 
@@ -41,15 +42,8 @@ from singanet.errors import ArgumentError
 from singanet.layers import (
     GRU,
     Activation,
-    Add,
     Dense,
     Dropout,
-    Embedding,
-    GatedUnit,
-    Input,
-    MultiHeadAttention,
-    RMSNorm,
-    RotaryEmbedding,
     TimeDistributed,
 )
 from singanet.loss import SoftmaxCrossEntropy
@@ -92,17 +86,8 @@ def _unet(size: int) -> tuple[Any, Any, Any]:
 
 
 def _llama(size: int) -> tuple[Any, Any, Any]:
-    ids, width = Input("ids", (128,)), 192
-    x = Embedding("embed", 1000, width)(ids)
-    for k in (1, 2):
-        attention = MultiHeadAttention(
-            f"attention{k}", 6, use_bias=False, causal=True, rotary=RotaryEmbedding()
-        )
-        x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
-        x = Add(f"sum{k}")(x, GatedUnit(f"gated{k}", 512, width)(RMSNorm(f"after{k}")(x)))
-    scores = Dense("head", 1000, use_bias=False)(RMSNorm("norm")(x))
-    net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=0)
     rng = np.random.default_rng(0)
+    net = llama(2, 192, 128, 1000, heads=6, kv_heads=6, units=512)
     return net, *(rng.integers(0, 1000, (2 * size, 128)) for _ in "xy")
 
 

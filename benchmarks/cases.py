@@ -12,11 +12,18 @@ import singanet
 from singanet import models
 from singanet.layers import (
     Activation,
+    Add,
     BatchNormalization,
     Conv2D,
     Dense,
+    Embedding,
     Flatten,
+    GatedUnit,
+    Input,
     MaxPooling2D,
+    MultiHeadAttention,
+    RMSNorm,
+    RotaryEmbedding,
 )
 
 
@@ -111,6 +118,38 @@ def build(model: str) -> singanet.FeedForwardNet:
         net = models.build(model, seed=0)
     net.metric = None
     return net
+
+
+def llama(
+    blocks: int,
+    width: int,
+    steps: int,
+    words: int,
+    *,
+    heads: int = 0,
+    kv_heads: int = 0,
+    units: int = 0,
+    tied: bool = False,
+) -> singanet.FeedForwardNet:
+    """Return a language model of Llama's blocks; heads have 64 numbers unless they are given."""
+    ids, table = Input("ids", (steps,)), Embedding("table", words, width)
+    x = table(ids)
+    for k in range(blocks):
+        attention = MultiHeadAttention(
+            f"attention{k}",
+            heads or width // 64,
+            use_bias=False,
+            causal=True,
+            num_kv_heads=kv_heads or max(1, width // 128),
+            rotary=RotaryEmbedding(),
+        )
+        x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
+        unit = GatedUnit(f"unit{k}", units or width * 8 // 3, width)
+        x = Add(f"sum{k}")(x, unit(RMSNorm(f"after{k}")(x)))
+    shared: Any = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    scores = Dense("head", words, use_bias=False, **shared)(RMSNorm("norm")(x))
+    loss = singanet.loss.SoftmaxCrossEntropy()
+    return singanet.FeedForwardNet(loss, inputs=ids, outputs=scores, seed=0)
 
 
 def predictor(net: singanet.FeedForwardNet) -> Callable[[Any], Any]:

@@ -17,7 +17,6 @@ one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -27,13 +26,13 @@ from functools import partial
 from typing import Any
 
 import pretrained as models
-from apart import CLOCK, Entrant, apart
+from apart import Entrant, apart
 from report import introduction, publish, spread, table
 
 OURS = ("float32", "bfloat16", "float16", "int8", "int4")
 THEIRS = ("torch float32", "torch bfloat16")
-FOLDER, ROWS = "BENCHMARK_FOLDER", "BENCHMARK_ROWS"
-"""Environment variables, which the rivals of a row read."""
+ROWS = "BENCHMARK_ROWS"
+"""The environment variable with the rows, which the rivals read."""
 
 
 def ids_of(texts: int, tokens: int) -> Any:
@@ -51,7 +50,7 @@ def rival(name: str, row: int) -> Entrant:
         return theirs(dtype, ids_of(texts, tokens))
     from singanet import pretrained
 
-    net = pretrained.load(os.environ[FOLDER], dtype)
+    net = pretrained.load(os.environ[models.FOLDER], dtype)
     decoder, x = net.decoder(tokens + 64), [list(ids) for ids in ids_of(texts, tokens)]
 
     def run() -> None:
@@ -64,15 +63,9 @@ def rival(name: str, row: int) -> Entrant:
 def theirs(dtype: str, ids: Any) -> Entrant:
     """transformers' side."""
     import torch
-    import transformers
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_grad_enabled(False)
-    transformers.utils.logging.disable_progress_bar()
-    kind = getattr(torch, dtype)
-    folder = os.environ[FOLDER]
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=kind)
-    x = torch.from_numpy(ids)
+    model, x = models.model_of(os.environ[models.FOLDER], dtype), torch.from_numpy(ids)
     return Entrant(lambda: model(x, use_cache=True, logits_to_keep=1))
 
 
@@ -133,15 +126,12 @@ def begin_table(folder: str, threads: int, types: list[str]) -> str:
     return table(["weights", "cache", "trial", "first text", "again", "a token"], lines)
 
 
-JOBS = {"make": models.make, "begin": begun}
+JOBS = {"begin": begun}
 
 
 def main() -> None:
     """Both tables."""
-    parser = argparse.ArgumentParser(description=introduction(__doc__))
-    parser.add_argument("--size", default="135m", choices=models.SIZES)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = models.options(__doc__, rounds=5)
     parser.add_argument("--rows", default="1x1,1x8,4x8,1x128,1x1024")
     parser.add_argument("--types", default=",".join(OURS), help="float32 is the first")
     parser.add_argument("--isa", default="", help="the most that kernels may use, such as AVX2")
@@ -152,11 +142,8 @@ def main() -> None:
         os.environ |= {"ONEDNN_MAX_CPU_ISA": given.isa, "OPENBLAS_CORETYPE": "Haswell"}
         os.environ["ATEN_CPU_CAPABILITY"] = "avx2"
     rows = [tuple(map(int, row.split("x"))) for row in given.rows.split(",")]
-    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
-    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
-    with tempfile.TemporaryDirectory() as folder:
-        models.alone(given.threads, "make", folder, given.size)
-        os.environ |= {FOLDER: folder, ROWS: json.dumps(rows)}
+    os.environ[ROWS] = json.dumps(rows)
+    with models.made_folder(given) as folder:
         types = given.types.split(",")
         shown = [speed_table(rows, given.rounds, types), begin_table(folder, given.threads, types)]
     ops = os.environ.get("SINGANET_OPS", "onednn")

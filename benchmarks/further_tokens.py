@@ -13,11 +13,9 @@ last table has a net of as many layers with hardly a weight: what is left are Py
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from report import introduction, publish, spread, table
 
 OURS = ("float32", "bfloat16", "int8", "int4")
 THEIRS = ("torch float32", "torch bfloat16")
-FOLDER, TEXTS = "BENCHMARK_FOLDER", "BENCHMARK_TEXTS"
+TEXTS = "BENCHMARK_TEXTS"
 BEFORE, TOKENS, READ = 64, 16, 1 << 28
 
 
@@ -47,7 +45,7 @@ def rival(name: str, row: int) -> Entrant:
     from singanet import pretrained
 
     dtype = name.partition(" ")[0]
-    net = pretrained.load(os.environ[FOLDER], dtype)
+    net = pretrained.load(os.environ[models.FOLDER], dtype)
     net.programs.enabled = "layers" not in name
     decoder = net.decoder(BEFORE + TOKENS + 1)
     decoder.read([*ids])
@@ -63,15 +61,9 @@ def rival(name: str, row: int) -> Entrant:
 def theirs(dtype: str, ids: Any) -> Entrant:
     """transformers' side."""
     import torch
-    import transformers
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_grad_enabled(False)
-    transformers.utils.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        os.environ[FOLDER], dtype=getattr(torch, dtype)
-    )
-    x = torch.from_numpy(ids)
+    model, x = models.model_of(os.environ[models.FOLDER], dtype), torch.from_numpy(ids)
 
     def run() -> None:
         past = model(x, use_cache=True).past_key_values
@@ -140,27 +132,21 @@ def bare(folder: str, name: str) -> dict[str, Any]:
     return {"layers": steps, "calls": calls, **found}
 
 
-JOBS = {"make": models.make, "bare": bare}
+JOBS = {"bare": bare}
 
 
 def main() -> None:
     """Both tables."""
-    parser = argparse.ArgumentParser(description=introduction(__doc__))
-    parser.add_argument("--size", default="135m", choices=models.SIZES)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = models.options(__doc__, rounds=7)
     parser.add_argument("--texts", default="1,8")
     parser.add_argument("--types", default=",".join(OURS), help="float32 is the first")
     parser.add_argument("--note", default="", help="what else ran on the machine")
     given = models.given_to(parser, JOBS)
     if given is None:
         return
-    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
-    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
     texts = [int(count) for count in given.texts.split(",")]
-    with tempfile.TemporaryDirectory() as folder:
-        models.alone(given.threads, "make", folder, given.size)
-        os.environ |= {FOLDER: folder, TEXTS: json.dumps(texts)}
+    os.environ[TEXTS] = json.dumps(texts)
+    with models.made_folder(given) as folder:
         shown = [speed_table(texts, given.rounds, given.types.split(","))]
         lines = []
         for name in ("float32", "int8"):

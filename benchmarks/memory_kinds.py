@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import cases
 import numpy as np
 from apart import begin, forget_peak, fresh, on_threads, peak, resident
 from report import introduction, publish, table
@@ -35,17 +36,12 @@ from singanet.layers import (
     LSTM,
     RNN,
     Activation,
-    Add,
     Conv2D,
     Dense,
     Embedding,
     Flatten,
-    GatedUnit,
     GlobalAvgPooling2D,
     Input,
-    MultiHeadAttention,
-    RMSNorm,
-    RotaryEmbedding,
 )
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.models import build
@@ -99,24 +95,8 @@ def llama(
     blocks: int = 4, width: int = 256, steps: int = 512, words: int = 2000, batch: int = 1
 ) -> Kind:
     """A language model of Llama's blocks."""
-    ids = Input("ids", (steps,))
-    x = Embedding("table", words, width)(ids)
-    for k in range(blocks):
-        attention = MultiHeadAttention(
-            f"attention{k}",
-            width // 64,
-            use_bias=False,
-            causal=True,
-            num_kv_heads=max(1, width // 128),
-            rotary=RotaryEmbedding(),
-        )
-        x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
-        unit = GatedUnit(f"unit{k}", width * 8 // 3, width)
-        x = Add(f"sum{k}")(x, unit(RMSNorm(f"after{k}")(x)))
-    scores = Dense("head", words, use_bias=False)(RMSNorm("norm")(x))
-    net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=0)
     given = _ids(words, batch, steps)
-    return Kind(net, given, given, Adam(lr=1e-3))
+    return Kind(cases.llama(blocks, width, steps, words), given, given, Adam(lr=1e-3))
 
 
 def narrow(kind: Kind, rounding: str = "stochastic") -> Kind:

@@ -14,9 +14,7 @@ is that of a weight, as the root mean square of the difference over that of the 
 
 from __future__ import annotations
 
-import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -103,12 +101,10 @@ def errors(folder: str) -> dict[str, Any]:
 def run_theirs(folder: str, steps: int, dtype: str) -> dict[str, Any]:
     """Prefill and decode of transformers."""
     import torch
-    import transformers
+    import transformers  # noqa: F401 - before the memory is read
 
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    transformers.utils.logging.disable_progress_bar()
     before = models.resident("VmRSS")
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model = models.model_of(folder, dtype)
     found: dict[str, Any] = {
         "held": sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6,
         "read": models.resident("VmHWM") - before,
@@ -127,7 +123,6 @@ def run_theirs(folder: str, steps: int, dtype: str) -> dict[str, Any]:
 
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
-    "make": models.make,
     "errors": errors,
     "run singanet": run_ours,
     "run torch": run_theirs,
@@ -182,15 +177,12 @@ def memory_table(folder: str, steps: int, threads: int) -> str:
 
 def main() -> None:
     """Run both tables, each row in a process of its own."""
-    parser = argparse.ArgumentParser(description=introduction(__doc__))
-    parser.add_argument("--size", default="135m", choices=models.SIZES)
+    parser = models.options(__doc__)
     parser.add_argument("--steps", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=1)
     given = models.given_to(parser, JOBS)
     if given is None:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        apart(given.threads, "make", folder, given.size)
+    with models.made_folder(given) as folder:
         shown = [part(folder, given.steps, given.threads) for part in (speed_table, memory_table)]
     ops = os.environ.get("SINGANET_OPS", "numpy")
     name = f"narrow_weights_{given.size}_{ops}_{given.threads}t"

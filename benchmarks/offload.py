@@ -27,19 +27,11 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from cases import llama
 
 import singanet
-from singanet.layers import (
-    Add,
-    Dense,
-    Embedding,
-    GatedUnit,
-    Input,
-    MultiHeadAttention,
-    RMSNorm,
-    RotaryEmbedding,
-)
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.layers import Dense
+from singanet.loss import SquaredError
 from singanet.optimizer import Adam
 
 PIECE = 16 << 20
@@ -52,27 +44,6 @@ def resident(key: str) -> int:
         if line.startswith(key):
             return int(line.split()[1]) * 1024
     raise LookupError(key)
-
-
-def llama_of(blocks: int, width: int, steps: int) -> singanet.FeedForwardNet:
-    """Blocks of a Llama with a tied table."""
-    ids, table = Input("ids", (steps,)), Embedding("table", WORDS, width)
-    x = table(ids)
-    for k in range(blocks):
-        attention = MultiHeadAttention(
-            f"attention{k}",
-            width // 64,
-            use_bias=False,
-            causal=True,
-            num_kv_heads=max(1, width // 192),
-            rotary=RotaryEmbedding(),
-        )
-        x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
-        unit = GatedUnit(f"unit{k}", width * 8 // 3, width)
-        x = Add(f"sum{k}")(x, unit(RMSNorm(f"after{k}")(x)))
-    tied = {"W_specs": table.params["weight"], "W_transpose": True}
-    scores = Dense("head", WORDS, use_bias=False, **tied)(RMSNorm("norm")(x))
-    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=1)
 
 
 def net_of(layers: int, width: int) -> singanet.FeedForwardNet:
@@ -155,7 +126,8 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")
     width = 0 if args.llama else args.width
     if args.llama:
-        net = llama_of(args.llama, args.width, args.batch)
+        shape = {"kv_heads": max(1, args.width // 192), "tied": True}
+        net = llama(args.llama, args.width, args.batch, WORDS, **shape)
     else:
         net = net_of(args.layers, args.width)
     if args.in_memory:

@@ -24,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +201,14 @@ def speed_ours(folder: str, steps: int, task: str, rule: str, saving: str) -> En
 # -- transformers and torch -----------------------------------------------------------------------
 
 
-def model_of(folder: str) -> Any:
-    """transformers' model of the folder."""
+def model_of(folder: str, dtype: str = "float32") -> Any:
+    """Return transformers' model of the folder."""
     import torch
     import transformers
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     transformers.utils.logging.disable_progress_bar()
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
 
 
 def load_theirs(folder: str) -> Any:
@@ -329,6 +330,27 @@ def alone(threads: int, job: str, *args: object, script: str = __file__) -> dict
     return found
 
 
+def options(doc: str, rounds: int = 0) -> argparse.ArgumentParser:
+    """Return a parser of the options that all benchmarks of language models have."""
+    parser = argparse.ArgumentParser(description=introduction(doc))
+    parser.add_argument("--size", default="135m", choices=SIZES)
+    parser.add_argument("--threads", type=int, default=1)
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+@contextmanager
+def made_folder(given: argparse.Namespace) -> Iterator[str]:
+    """A block with a folder of the model; rivals find it, threads and clock in the environment."""
+    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
+    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
+    with tempfile.TemporaryDirectory() as folder:
+        alone(given.threads, "make", folder, given.size)
+        os.environ[FOLDER] = folder
+        yield folder
+
+
 def given_to(
     parser: argparse.ArgumentParser, jobs: Mapping[str, Callable[..., dict[str, Any]]]
 ) -> argparse.Namespace | None:
@@ -367,11 +389,9 @@ def memory_table(
     return table(["library", "rule", "saving", "peak", "planned", "s", "first s", "losses"], rows)
 
 
-def speed_table(given: argparse.Namespace, folder: str) -> str:
+def speed_table(given: argparse.Namespace) -> str:
     """Seconds, and tokens a second."""
-    os.environ |= {FOLDER: folder, TOKENS: str(given.steps)}
-    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
-    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
+    os.environ[TOKENS] = str(given.steps)
     rows, far = [], 0.0
     found = apart(rival, ("singanet", "torch"), range(len(SPEED)), given.rounds)
     for (task, *_), of_row in zip(SPEED, found, strict=True):
@@ -395,11 +415,8 @@ def speed_table(given: argparse.Namespace, folder: str) -> str:
 
 def main() -> None:
     """Run the parts, each side in its own processes."""
-    parser = argparse.ArgumentParser(description=introduction(__doc__))
-    parser.add_argument("--size", default="135m", choices=SIZES)
+    parser = options(__doc__, rounds=7)
     parser.add_argument("--steps", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("parts", nargs="*", default=["memory", "speed"])
     given = given_to(parser, JOBS)
     if given is None:
@@ -407,10 +424,9 @@ def main() -> None:
     tables: dict[str, Callable[[str], str]] = {
         "memory": lambda at: memory_table(given, at, LARGE if given.size == "1.1b" else MEMORY),
         "around": lambda at: memory_table(given, at, AROUND),
-        "speed": lambda at: speed_table(given, at),
+        "speed": lambda _: speed_table(given),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        alone(given.threads, "make", folder, given.size)
+    with made_folder(given) as folder:
         found = [tables[part](folder) for part in given.parts]
     ops = os.environ.get("SINGANET_OPS", "numpy")
     part = "" if given.parts == ["memory", "speed"] else f"_{'_'.join(given.parts)}"
