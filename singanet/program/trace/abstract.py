@@ -58,7 +58,7 @@ class CallWriter(Protocol):
     gone: set[int]
 
     def freed(self, owner: int) -> None:
-        """Note that no array lies in the memory of a token any more."""
+        """Note that the memory of a token is unused from now on."""
 
     def new(self, shape: Any, dtype: Any, order: tuple[int, ...] | None = None) -> AbstractArray:
         """Return a new array of planned memory."""
@@ -94,7 +94,7 @@ _active = threading.local()
 
 
 def current_tape() -> Any:
-    """The tape on which this thread is recording, None if it is not."""
+    """The tape on which this thread is recording, or None."""
     return getattr(_active, "tape", None)
 
 
@@ -126,7 +126,7 @@ class ChangingNumber:
 
 
 class ArrayRegion:
-    """A piece of memory: the token ``number`` of ``tape``, which hears when no array lies there."""
+    """A piece of memory: the token ``number`` of ``tape``, which is notified at its end."""
 
     __slots__ = ("number", "tape")
 
@@ -171,8 +171,8 @@ class Flags:
 class AbstractArray(NDArrayOperatorsMixin):
     """An array without values: the elements of ``region`` from byte ``offset`` on.
 
-    Views are arrays of the same region. Functions of arrays are calls on the tape that is
-    recording. What looks at values raises `NotRecordableError`.
+    Views are arrays of the same region. Functions of arrays are calls on the recording tape. An
+    operation that needs values raises `NotRecordableError`.
     """
 
     __slots__ = ("__weakref__", "_ref", "dtype", "offset", "region", "shape", "strides")
@@ -221,7 +221,7 @@ class AbstractArray(NDArrayOperatorsMixin):
 
     @property
     def base(self) -> None:
-        """None: nobody tells views by it."""
+        """None: views are recognised by their region."""
 
     @staticmethod
     def kernels() -> Any:
@@ -233,7 +233,7 @@ class AbstractArray(NDArrayOperatorsMixin):
     def viewed(
         self, shape: Shape, strides: Shape, offset: int = 0, dtype: Any = None
     ) -> AbstractArray:
-        """Return the view that begins ``offset`` bytes after this array."""
+        """Return the view that starts ``offset`` bytes after this array."""
         kind = self.dtype if dtype is None else dtype
         return AbstractArray(self.region, self.offset + offset, shape, strides, kind)
 
@@ -449,7 +449,7 @@ def taken(array: AbstractArray, index: Any, function: Callable[..., object]) -> 
     if _is_array(index) and array.flags.c_contiguous and index.flags.c_contiguous:
         made = tape.new((*index.shape, *array.shape[1:]), array.dtype)
     else:
-        # The index tells the order, too.
+        # The order depends on the index, too.
         made = tape.like(hollow(array)[map_leaves(index, AbstractArray, partial(hollow, value=0))])
     tape.add(function, (array, index), {}, (made,), "last", name="take")
     return made
@@ -489,7 +489,7 @@ _BASIC = frozenset((type(None), type(Ellipsis), slice, int))
 
 
 def _expect_no_mask(index: Any) -> None:
-    """Refuse a selection by truth values, which is as long as they say."""
+    """Refuse a selection by a boolean mask, whose size depends on values."""
     for part in index if isinstance(index, tuple) else (index,):
         kind = part.dtype if hasattr(part, "dtype") else np.asarray(part).dtype
         if kind.kind == "b":
@@ -558,7 +558,7 @@ def record_ufunc(
 
 
 def _expect_broadcast(operands: Sequence[Any], outs: Sequence[Any]) -> None:
-    """Refuse, as NumPy does, operands that do not broadcast to what they fill."""
+    """Refuse, as NumPy does, operands that do not broadcast to the outputs."""
     for out in outs:
         shape = out.shape
         for value in operands:
@@ -669,7 +669,7 @@ _SIZED_BY_VALUES = frozenset(
 
 
 def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Write down what fills the arrays that ``func`` returns."""
+    """Record a call that fills the result of ``func``."""
     tape = recording()
     name = getattr(func, "__name__", func)
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
@@ -680,7 +680,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
     if func in _REDUCTIONS and not {"initial", "where", "out"} & kwargs.keys():
-        # What these come down to, without their Python.
+        # The reductions that these functions call.
         axis = args[1] if len(args) > 1 else kwargs.get("axis")
         rest = {key: value for key, value in kwargs.items() if key not in ("a", "axis")}
         array = args[0] if args else kwargs["a"]
@@ -762,7 +762,7 @@ def _made_by_trial(tape: CallWriter, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _view_of(result: Any, standing: Sequence[tuple[Array, AbstractArray]]) -> AbstractArray | None:
-    """The view of the array for which an array of NumPy's stands that shares memory."""
+    """The view of an abstract array, if ``result`` shares memory with its placeholder."""
     for stands, array in standing:
         if isinstance(result, np.ndarray) and np.may_share_memory(result, stands):
             start, of = (a.__array_interface__["data"][0] for a in (stands, result))
