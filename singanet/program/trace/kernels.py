@@ -61,7 +61,7 @@ class TracingModule:
         self.__name__ = name
 
     def __getattr__(self, name: str) -> Any:
-        # Asked for once: from then on it is an attribute.
+        # Called once a name: from then on it is an attribute.
         found = self.__dict__[name] = getattr(np, name)
         return found
 
@@ -101,7 +101,7 @@ class TracingModule:
         return self._tape.hold(np.arange(*args, **kwargs), constant=True)
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
-        """As NumPy's; what is no array yet becomes a constant of the program."""
+        """As NumPy's; a value other than an array becomes a constant of the program."""
         if not hasattr(type(value), "__array_function__"):
             return self._tape.hold(np.array(value, dtype), constant=True)
         array = self._tape.place(value)
@@ -129,7 +129,7 @@ def _filled(value: Any, shape: Any, dtype: Any, order: Any) -> Any:
 
 
 class RecordingKernels(NumpyOps):
-    """What has to be written down by itself, since it is no function of arrays."""
+    """The kernels that are recorded in another way than as functions of arrays."""
 
     def uniform(self, rng: Any, shape: Shape) -> Array:
         """Draws, again at each replay, from the generator that the net has then."""
@@ -153,7 +153,7 @@ class RecordingKernels(NumpyOps):
 
     @property
     def sees_values(self) -> bool:
-        """No: a replay would not look again."""
+        """False: a replay would not read the values again."""
         return False
 
     def as_one(
@@ -164,7 +164,7 @@ class RecordingKernels(NumpyOps):
         working: tuple[int, Any],
         adds: int,
     ) -> None:
-        """One call, with working memory in the arena; or the calls within, if the tape asks."""
+        """Record one call, with working memory in the arena, or the single calls if asked."""
         tape = recording()
         if tape.apart:
             function(self, self.xp.empty(*working), *made, *read)
@@ -198,7 +198,7 @@ class RecordingKernels(NumpyOps):
         return True
 
     def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:
-        """Looked for at each replay, by one call."""
+        """Record one call that repairs NaN at each replay."""
         tape, library = recording(), cast("Any", self)
         look = library.repair_nan
         tape.add(look, (repair, seen), {}, (y,), "first", changes=True, name="look for NaN")
@@ -206,7 +206,7 @@ class RecordingKernels(NumpyOps):
     def room(
         self, build: Any, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
     ) -> Array:
-        """As oneDNN's, of which its kernels may write a part."""
+        """Return memory for an operand of oneDNN's, of which its kernels may write a part."""
         tape, kernels, library = recording(), cast("Any", self), cast("Any", super())
         if tape.log is None or operand not in kernels.written(build, key, passes):
             made: Array = library.room(build, key, operand, first, passes)
@@ -216,7 +216,7 @@ class RecordingKernels(NumpyOps):
         return room
 
     def gather_rows(self, table: Array | NarrowMatrix, indices: Array) -> Array:
-        """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
+        """Record the copy of rows at checked indices, without NumPy's own checks and buffers."""
         if isinstance(table, NarrowMatrix):
             return _record_picked(table, indices)
         tape = recording()
@@ -224,7 +224,7 @@ class RecordingKernels(NumpyOps):
         return made
 
     def multiply_held(self, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> Array:
-        """One call: what is held is no array of kernels."""
+        """Record one call: a narrow matrix is not an array of kernels."""
         tape = recording()
         y: Any = tape.new((len(x), held.shape[1]), np.float32) if out is None else out
         call: Any = partial(multiplied, tape.backend)
@@ -234,7 +234,7 @@ class RecordingKernels(NumpyOps):
             call, read = partial(multiplied_halves, tape.backend, held.transposed), (x, held.values)
         written = tape.add(call, read, {}, (y,), "last", name="multiply held")
         written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
-        # Memory is told before anything runs.
+        # The memory is predicted before anything runs.
         function = tape.backend.prepared_held(x, held)
         written.plans = () if function is None else (function,)
         if tape.lowering is ON_HOST and not isinstance(held, HalvesMatrix):
@@ -244,24 +244,24 @@ class RecordingKernels(NumpyOps):
     def sum_rows(
         self, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
     ) -> tuple[Array, Array]:
-        """As at each replay, of as many rows as there are then."""
+        """Record the sum; each replay has its own number of rows."""
         return record_sum_rows(recording(), indices, rows, runs)
 
     def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
-        """As at each replay."""
+        """Record the sum of the rows of each replay."""
         return record_add_rows(recording(), a, b)
 
     def add_to_rows(
         self, array: Array, indices: Array, rows: Array, out: Array | None = None
     ) -> Array:
-        """As at each replay, where the rows are others then."""
+        """Record the sum; rows that differ between replays are added by one call."""
         source = source_of(RowSparse(indices, rows))
         if source is None:
             return super().add_to_rows(array, indices, rows, out)
         return record_add_to_rows(recording(), array, source, out)
 
     def of_rows(self, function: Callable[[Array], Array], indices: Array, rows: Array) -> Array:
-        """As at each replay, where the rows are others then."""
+        """Record the function; rows that differ between replays are read by one call."""
         source = source_of(RowSparse(indices, rows))
         if source is None:
             return super().of_rows(function, indices, rows)
@@ -270,7 +270,7 @@ class RecordingKernels(NumpyOps):
     def map_rows(
         self, function: Callable[..., RowSparse], indices: Array, rows: Array, *numbers: Any
     ) -> tuple[Array, Array]:
-        """As at each replay."""
+        """Record the function of the rows of each replay."""
         source = source_of(RowSparse(indices, rows))
         if source is None:
             raise NotRecordableError("rows of a table that no kernel made")
@@ -288,7 +288,7 @@ class RecordingKernels(NumpyOps):
     def look_up(
         self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
     ) -> Array:
-        """Ask now, where values are needed, and at each replay."""
+        """Record a look-up, made now if values are needed and at each replay."""
         tape = recording()
         rows: Any = tape.new(shape, dtype)
         if tape.lowering is not ON_HOST:
@@ -331,7 +331,7 @@ def _through_host(function: Callable[[Array, Array], None], indices: Any, out: A
 
 
 class Look:
-    """A check of values; ``refine``, if given, makes better errors of its errors."""
+    """A check of values; ``refine``, if given, adds details to its errors."""
 
     def __init__(
         self,
@@ -342,12 +342,12 @@ class Look:
         self._refine = refine
 
     def __call__(self, array: Array) -> None:
-        """Look; errors are those of the function."""
+        """Check ``array``; errors are the function's."""
         self.at(array)()
 
     def at(self, array: Array) -> Callable[[], None]:
-        """The look at what ``array`` holds when it is called."""
-        # A check may have a form that is quicker on an array that stays where it is.
+        """Return a check of the values of ``array`` at the time of its call."""
+        # A check may have a faster form for an array at a fixed address.
         at = getattr(self._function, "at", None)
         look = partial(self._function, array) if at is None else at(array)
 
@@ -391,8 +391,8 @@ def record_plan(
 
 
 def recording_kernels(ops: Ops, tape: Tape) -> Ops:
-    """The kernels ``ops``, which write what they do on ``tape``."""
-    # Over arrays of NumPy, which stand for those of a device: only these know the module's name.
+    """Return the kernels ``ops`` in a class that records on ``tape``."""
+    # NumPy's kernels record for a device, too: only the module's name differs.
     made = copy.copy(ops if tape.lowering is ON_HOST else numpy_ops)
     made.__class__ = _recording_class(type(ops))
     made.xp = TracingModule(tape, ops.xp.__name__)
