@@ -1,7 +1,7 @@
 """Recorded layers, and layers that run as Python.
 
-Python may take a value from an array in ways that no array notices; what was recorded then holds
-that value for good.
+Python code may read a value from an array unnoticed; the recording would then contain this value
+for good.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class TrialMemory:
-    """Memory for a few calls: by chance what they only read, as on the tape what lies outside."""
+    """Memory for a few calls, with random numbers in arrays that they only read.
+
+    Arrays from outside have their own values.
+    """
 
     def __init__(self, tape: Tape, calls: Sequence[Call]) -> None:
         self._tape = tape
@@ -44,7 +47,7 @@ class TrialMemory:
         self._rng = np.random.default_rng(1)
 
     def given(self, values: Any) -> Any:
-        """Copies of what the arrays in ``values`` hold in this trial."""
+        """Return copies of the values of the arrays in ``values`` in this trial."""
         return map_arrays(values, lambda array: self._array(self._tape.ref(array)).copy(order="K"))
 
     def expect_same(self, wanted: Any, made: Any) -> None:
@@ -79,7 +82,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 class Recorded(Protocol):
-    """The layer of a step of a net; ``own`` says that it is singanet's."""
+    """The layer of a step of a net; ``own`` means that it is singanet's."""
 
     layer: Layer
     step: NodeStep
@@ -90,8 +93,8 @@ class Recorded(Protocol):
 class PythonPass:
     """A pass of a layer that runs the layer's own Python at each replay.
 
-    ``context`` is what the forward pass left, None if that pass is recorded kernels; it may hold
-    ``inputs``.
+    ``context`` is the context of the forward, None if the forward is recorded as kernels; it may
+    refer to ``inputs``.
     """
 
     def __init__(self, layer: Recorded, ctx: Context) -> None:
@@ -113,7 +116,7 @@ class PythonPass:
         return ctx
 
     def made(self, layer: Layer, x: Any) -> Any:
-        """The output of ``layer``, which while recording is a copy."""
+        """The output of ``layer``, which is a copy while recording."""
         self.context = self._fresh(layer)
         step = self.layer.step
         if step.foreign:
@@ -131,7 +134,7 @@ class PythonPass:
                 f"layer {self.layer.step.owner!r}",
                 expected=f"forward to return {shapes_of(out)}, as when the step was recorded",
                 received=f"{shapes_of(made)} for inputs of the same shapes",
-                advice="set net.programs.enabled = False where shapes depend on numbers",
+                advice="set net.programs.enabled = False if shapes depend on values",
             )
         self._copy_into(made, out)
 
@@ -155,19 +158,19 @@ class PythonPass:
         return dx, grads
 
     def _theirs(self, arrays: Any) -> Any:
-        """Arrays to keep or change; those of the arena where the layer is singanet's."""
+        """Copies of the arrays, which a user's layer may change; singanet's gets them directly."""
         return arrays if self.layer.own else map_arrays(arrays, copied)
 
     def sparse_now(self, key: str) -> RowSparse:
-        """The row-sparse gradient of a parameter, handed over."""
+        """Return the row-sparse gradient of a parameter, and drop it."""
         return self.sparse.pop(key)
 
     def sparse_look(self, key: str) -> RowSparse:
-        """The same, still here."""
+        """Return the row-sparse gradient of a parameter."""
         return self.sparse[key]
 
     def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
-        """Fill ``out`` with the gradients that are arrays, and keep the others."""
+        """Fill ``out`` with the dense gradients, and store the row-sparse ones."""
         dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))
         if self.context is not None:
             # Whatever it saved is not needed until the next pass.
@@ -179,7 +182,7 @@ class PythonPass:
 
 
 def copy_into(values: Any, out: Any, copy: Callable[[Array, Any], object] = np.copyto) -> None:
-    """Copy the arrays of ``values`` into those that stand at the same places of ``out``."""
+    """Copy the arrays of ``values`` to the arrays at the same positions of ``out``."""
     if isinstance(out, dict):
         for key, part in out.items():
             copy_into(values[key], part, copy)
@@ -191,7 +194,7 @@ def copy_into(values: Any, out: Any, copy: Callable[[Array, Any], object] = np.c
 
 
 def copied(array: Array) -> Array:
-    """A copy that lies as ``array`` does, for code that may keep it."""
+    """Return a copy of the same layout, for code that may keep it."""
     return array.copy(order="K")
 
 
@@ -212,9 +215,9 @@ class RecordedNode(NodeStep):
         self.layer = self.recorded  # type: ignore[assignment]
 
     def params(self) -> dict[str, Any]:
-        """The places of the live arrays, and matrices that are held in fewer bits.
+        """Return the places of the live arrays, and narrow matrices.
 
-        Raises `NotRecordableError` for one that has to come whole.
+        Raises `NotRecordableError` for a parameter that must not be read whole.
         """
         if (
             any(p.storage.by_rows for p in self.layer.params.values())
@@ -238,7 +241,7 @@ class RecordedNode(NodeStep):
 
 
 class RecordedLayer:
-    """A layer as a walk sees it: its two passes, and its parameters."""
+    """A layer as a walk uses it: its two passes, and its parameters."""
 
     def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
         self.layer: Layer = step.layer
@@ -255,21 +258,21 @@ class RecordedLayer:
         arrays = [] if self.own else arrays_of(self.stand_in, net.device.ops.xp.ndarray)
         self._constants = frozenset(id(root_of(array)) for array in arrays)
         self._python: dict[int, PythonPass] = {}
-        # An error of a user's own comes again where its Python runs, if it is one.
+        # A user's error is raised again when its Python runs, if it is a real one.
         self._refusals: Any = NotRecordableError if self.own else Exception
 
     @property
     def trainable(self) -> bool:
-        """As the layer's."""
+        """The layer's ``trainable``."""
         return self.layer.trainable
 
     @staticmethod
     def matrices() -> dict[str, bool]:
-        """None: parameters are abstract arrays, or held."""
+        """Return nothing: parameters are abstract arrays, or narrow."""
         return {}
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """As the layer's."""
+        """Record the layer's forward."""
         self._enter("forward")
         shared = self.layer.shared
         if shared is not None and (ctx.train or not isinstance(shared, SharedBatch)):
@@ -302,7 +305,7 @@ class RecordedLayer:
             made = run.made(self.stand_in, shown)
         outs = own(self.tape, made)
         kept = {} if run.context is None else run.context.saved
-        # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
+        # Copies of its inputs, and the arrays of its context, are outside the arena.
         self.tape.beside += sum(array.nbytes for array in arrays_in((() if self.own else x, kept)))
         self.tape.note(sum(array.nbytes for array in arrays_in(kept)), owner=-id(run))
         self._step(run.forward, (x,), outs)
@@ -311,7 +314,7 @@ class RecordedLayer:
         return outs
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Any]]:
-        """As the layer's."""
+        """Record the layer's backward."""
         self._enter("backward")
         run = self._python.pop(id(ctx), None)
         if run is None:
@@ -333,7 +336,7 @@ class RecordedLayer:
             dx, grads = run.gradients(self.stand_in, *shown)
         dense = {key: grad for key, grad in grads.items() if not is_sparse(grad)}
         outs = own(self.tape, (dx, dense))
-        # What a forward in Python has kept of its inputs lies in the arena, until now.
+        # Inputs in the context of a Python forward are in the arena, until now.
         self._step(run.backward, (saved, run.inputs, dy), outs)
         run.inputs = ()
         self.tape.freed(-id(run))
@@ -344,7 +347,7 @@ class RecordedLayer:
         return outs
 
     def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:
-        """Let a user's layer that was recorded run by itself, too, and compare."""
+        """Run a recorded layer of a user in Python, too, and compare."""
         if self.own:
             return
         trial = TrialMemory(self.tape, self.tape.calls[mark:])
@@ -378,7 +381,7 @@ class RecordedLayer:
 
     @contextmanager
     def _strictly(self) -> Iterator[None]:
-        """Where the class is a user's, take no array for a constant that the layer has not."""
+        """A block in which a user's layer may use no constant array but its own."""
         if self.own:
             yield
             return
@@ -397,7 +400,7 @@ class RecordedLayer:
         self.tape.layer, self.tape.phase, self.tape.lane = self.name, phase, None
 
     def _step(self, function: Any, arguments: tuple[Any, ...], outs: Any) -> None:
-        # It may keep its parameters, and reads them into memory of their own.
+        # It may store its parameters, and loads them into memory of their own.
         stored = [param.nbytes for param in self.params.values() if param.storage.loads]
         self.tape.loads = max(self.tape.loads, sum(stored))
         filled = arrays_in(outs)
