@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class LossStep:
     """Loss, metric and the gradient of the outputs.
 
-    ``seen`` has targets, weights and measure of the batch that is replayed, and afterwards what
-    they gave. ``note`` says why the loss is a Python step, if it is.
+    ``seen`` has targets, weights and measure of the replayed batch, and afterwards the results.
+    ``note`` is the reason if the loss is a Python step.
     """
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
@@ -64,16 +64,17 @@ class LossStep:
         self._count = 0
 
     def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
-        """The feed of the net beside its inputs, from abstract ``y`` and ``weight`` of a batch."""
+        """Further inputs of the net, from abstract ``y`` and ``weight`` of a batch."""
         return {}
 
     def record(
         self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
     ) -> dict[str, Any]:
-        """Write the step down; the gradients by the name of the output.
+        """Record the step; return the gradients by the name of the output.
 
-        ``y`` and ``weight`` are abstract arrays of the batch. It ``looks`` at loss and metric, but
-        not in a pass for the norm of the gradients, which may be ``scaled``.
+        ``y`` and ``weight`` are abstract arrays of the batch. Loss and metric are recorded if it
+        ``looks``, which a pass for the norm of the gradients does not; the gradients may be
+        ``scaled``.
         """
         tape.layer, tape.phase = "loss", "loss"
         outputs = widened(outputs)
@@ -158,7 +159,7 @@ class LossStep:
         measure = self.seen.measure
         try:
             if measure is not None and not only_looks(measure):
-                # A copy: it may keep what it is shown, or change it.
+                # A copy, since the measure may store or change its arguments.
                 outputs, found = map_arrays((outputs, found), copied)
             self.seen.measured(outputs, found)
         except SingaNetError as error:
@@ -197,18 +198,19 @@ class LossStep:
 
 
 def only_looks(measure: Any) -> bool:
-    """Whether ``measure`` is known to keep and change nothing of the outputs that it is shown.
+    """Whether ``measure`` is known not to store or change the outputs.
 
-    So are singanet's own metrics and losses.
+    This holds for singanet's own metrics and losses.
     """
     seers = getattr(measure, "seers", None)
     return seers is not None and all(map(is_as_shipped, seers))
 
 
 def copies_shown(measure: Any, loss: Any, recorded: bool) -> int:
-    """How many arrays of the outputs' size a step makes beside, for a user's loss or ``measure``.
+    """The number of arrays of the outputs' size that a user's loss or ``measure`` gets.
 
-    Positions without a loss are left out of copies. Those for a ``recorded`` loss are known.
+    Copies lack the positions without a loss. The copies for a ``recorded`` loss are counted
+    elsewhere.
     """
     if loss is not None and not recorded and not is_own(loss):
         return 2
@@ -217,9 +219,9 @@ def copies_shown(measure: Any, loss: Any, recorded: bool) -> int:
 
 
 class LossOfHead(LossStep):
-    """A `LossStep` of a plan that makes the losses itself, and no scores: see `engine.head`.
+    """A `LossStep` of a plan that computes the losses itself, without scores (`loss.head`).
 
-    In the place of scores it shows zeros of their shape.
+    Measures get zeros in the shape of the scores.
     """
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
@@ -256,7 +258,7 @@ class LossOfHead(LossStep):
 
 
 def _nothing(losses: Array, outputs: Any) -> None:
-    """A look at loss and metric that nobody asked for."""
+    """Do nothing with loss and outputs."""
 
 
 def targets(y: Any, weight: Any, device: type = np.ndarray) -> tuple[Any, Any]:
@@ -299,22 +301,22 @@ class Traces(Protocol):
         """What layers draw from."""
 
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
-        """Outputs by name, and the contexts that layers leave."""
+        """Return outputs by name, and the layers' contexts."""
 
     def single(self, outputs: dict[str, Any]) -> Any:
         """``outputs`` by name, or the array of the only one."""
 
     def backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
-        """The walk back from the gradients ``dy`` of outputs by name."""
+        """Walk backward from the gradients ``dy`` of outputs by name."""
 
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
-        """Forward, and the walk back with gradients of zeros."""
+        """Run forward, and backward with gradients of zeros."""
 
 
 class RecordedStep:
-    """Writes a step down for the tape of ``recorder``; a `Carrier`.
+    """Records a step on the tape of ``recorder``; a `Carrier`.
 
-    It is of the batch ``given`` in abstract arrays, with targets and weights ``beside``.
+    The batch is ``given`` as abstract arrays, with targets and weights ``beside``.
     """
 
     def __init__(
@@ -337,7 +339,7 @@ class RecordedStep:
 
     @contextmanager
     def rehearsed(self) -> Iterator[None]:
-        """As `Carrier`, at each replay."""
+        """A block whose draws and running state each replay restores."""
         draws: list[Any] = []
         net, tape = self.net, self._tape
         params = self._recorder.params
@@ -345,7 +347,7 @@ class RecordedStep:
         before = []
         for value in state:
             before.append(value.copy())
-            # A layer in Python moves it unseen, so that nobody may copy it again, or later.
+            # A Python layer changes the state unnoticed, so the copy is neither repeated nor moved.
             tape.calls[-1].barrier = True
 
         def remember() -> None:
@@ -383,16 +385,16 @@ class RecordedStep:
         return recorder.backward(contexts, dy)
 
     def do(self, name: str, function: Callable[[], object]) -> None:
-        """As `Carrier`, at each replay."""
+        """Record a call of ``function``."""
         self._tape.add(function, (), {}, (), "hidden", name=name).barrier = True
 
     def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
-        """As `Carrier`, at each replay."""
+        """Record a check whether the gradients of ``layer`` are ``finite``."""
         look = partial(taken.look, layer)
         self._tape.add(look, (finite,), {}, (), "hidden", name="finite").barrier = True
 
     def agree(self, taken: FiniteCheck) -> None:
-        """As `Carrier`, at each replay."""
+        """Record the decision whether the step is applied."""
         if self._updates.reduction is not None:
             self._tape.phase = "communication"
         self.do("agree", taken.agree)
@@ -407,7 +409,7 @@ class RecordedStep:
 
 
 class RehearsedStep(RecordedStep):
-    """As `RecordedStep`, without targets: the gradients of outputs are zeros."""
+    """A `RecordedStep` without targets: the gradients of outputs are zeros."""
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         return self._recorder.walked_by_zeros(self._given)
