@@ -1,4 +1,4 @@
-"""Recording: one rehearsed step of a net, written down."""
+"""The recording of one rehearsed step of a net."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 class Recorder:
-    """The result of rehearsing a step: its tape, and what a replay has to ask anew.
+    """The result of rehearsing a step: its tape, and the conditions of a replay.
 
-    The net, its generator, its running state and its optimizer are afterwards as they were.
-    ``plan``, if given, is the part of the net's plan that is rehearsed.
+    The net, its generator, its running state and its optimizer are unchanged afterwards. ``plan``,
+    if given, is the part of the net's plan that is rehearsed.
     """
 
     def __init__(self, net: Net, plan: Plan | None = None) -> None:
@@ -81,7 +81,7 @@ class Recorder:
             self.tape.lowering = OnDevice(xp, self.tape.tokens, self.tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
-        # The net has its programs, which must not keep it alive in turn.
+        # The net refers to its programs, which must not keep it alive.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
         plan = plan or fused(net._execution_plan())
@@ -112,7 +112,7 @@ class Recorder:
         for step in self.plan.steps:
             layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
             shared = any(id(param) in plan.apart for param in layer.params.values())
-            # What looks up rows may not do so again after they were changed.
+            # A layer must not look up rows again after their update.
             self.tape.wishes[step.owner] = False if shared else layer.recompute
             for one in with_inner(layer):
                 if isinstance(one, Layer):
@@ -125,11 +125,11 @@ class Recorder:
 
     @property
     def undo_bytes(self) -> int:
-        """Bytes of the copy of running state that a refused step goes back to."""
+        """Bytes of the copy of running state for a skipped step."""
         return 0 if self.loss is None else sum(param.nbytes for param in self.state)
 
     def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
-        """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
+        """Record a forward in evaluation and its outputs, converted by ``finish`` if given."""
         self._expect_unpatched()
         with self._running():
             given = self._fed(feed)
@@ -225,9 +225,9 @@ class Recorder:
         self._keep(updates)
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
-        """A training step without targets: gradients of zeros, updates where there is an optimizer.
+        """Record a training step without targets, for its memory alone.
 
-        It is for its memory alone.
+        The gradients of outputs are zeros; updates follow if there is an optimizer.
         """
         if optimizer is None:
             with self._running():
@@ -263,32 +263,31 @@ class Recorder:
     def count_copies(
         self, batch_size: int, extent: int | None, measure: Measure | None, recorded: bool
     ) -> None:
-        """Count the copies of the outputs that a user's loss or ``measure`` is shown."""
+        """Count the copies of the outputs for a user's loss or ``measure``."""
         sizes = self.plan.slot_bytes(batch_size, self.net.dtype.itemsize, extent)
         shown = sum(sizes[slot] for slot in self.plan.slots_of(self.plan.outputs))
         self.tape.beside += copies_shown(measure, self.net.loss, recorded) * shown
 
     def _no_gradient(self, y: Array) -> Array:
-        """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
+        """Zeros in the form of the output ``y``, also for integers, which have no gradient."""
         dtype = y.dtype if y.dtype.kind == "f" else self.net.dtype
         return hollow(self.tape.like(y, dtype), 0)
 
     def passes(
         self, feed: Mapping[str, Any], orders: Mapping[int, Order], rule: Optimizer | None = None
     ) -> None:
-        """A forward pass in training and the walk back, which hands out every layer's gradients.
+        """Record a training forward and a backward, with a mark for every layer's gradients.
 
-        ``orders`` tells how the gradients of output slots will lie. Stored state of ``rule`` is
-        loaded where the caller may update a layer. Raises `NotRecordableError`
-        for a layer in Python: what it leaves for its way back is of one forward, and a walk that
-        asks for more than is recorded begins with another.
+        ``orders`` are the layouts of the gradients of output slots. Raises `NotRecordableError` for
+        a layer in Python: its context belongs to one forward, and a walk with other gradients runs
+        the forward again.
         """
         self._expect_unpatched()
         self._expect_arrays()
         with self._running():
             outputs, contexts = self.forward(self._fed(feed), train=True)
             self._hand_out(outputs)
-            # No kernel depends on values, so zeros do.
+            # No kernel depends on values, so zeros are enough.
             slots = iter(output_slots(self.plan))
             dtype = self.net.dtype
             zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, dtype))
@@ -314,10 +313,10 @@ class Recorder:
                 yield from (array for array in state.arrays if array.size)
 
     def gradients(self, asked: Asked) -> None:
-        """The forward of a part of the net, and the walk back that hands out what was ``asked``.
+        """Record the forward of a part of the net, and the backward with the ``asked`` gradients.
 
-        Raises `NotRecordableError` for a layer in Python where the answers are streamed: another
-        question may come between them.
+        Raises `NotRecordableError` for a layer in Python if the results are streamed: another
+        request may come between them.
         """
         self._expect_unpatched()
         if asked.streamed:
@@ -359,7 +358,7 @@ class Recorder:
         self.tape.drops_unread = True
 
     def _expect_arrays(self) -> None:
-        """Raises `NotRecordableError` where a caller would get what stands for an array."""
+        """Raises `NotRecordableError` if a caller would get a placeholder for an array."""
         if any(param.name in self.held for param in self._trained()):
             raise NotRecordableError("a caller's loop over weights that are held in fewer bits")
 
@@ -369,9 +368,9 @@ class Recorder:
         return [f"layer {one.name!r}, {one.reasons[0]}" for one in layers if one.reasons]
 
     def finish(self) -> frozenset[int]:
-        """Gather notes and what the guard has to watch; the ids of the net's arrays.
+        """Collect notes and the guard's conditions; return the ids of the net's arrays.
 
-        Once only, since the kernels are let go.
+        Call it once, since the kernels are dropped.
         """
         for step in self.plan.steps:
             recorded: RecordedLayer = step.recorded  # type: ignore[attr-defined]
@@ -384,9 +383,9 @@ class Recorder:
         elif loss is not None:
             self.guard.part(loss)
         self.tape.beside += self.held.lent
-        # A step of two passes has met each layer twice.
+        # A step of two passes has recorded each layer twice.
         self.notes = list(dict.fromkeys(self.notes))
-        # Its kernels know the tape: neither is needed now, and no collector need come for them.
+        # Kernels and tape refer to each other; dropping them here needs no garbage collector.
         self.saw_values = self.tape.values is not None
         self.tape.ops = self.tape.values = None
         self.tape.fed.clear()
@@ -399,7 +398,7 @@ class Recorder:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        # Values that are not there may overflow.
+        # Trials on arbitrary values may overflow.
         with self.net.rehearsal(), recording_on(self.tape), np.errstate(all="ignore"):
             yield
 
@@ -409,7 +408,7 @@ class Recorder:
         return given
 
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
-        """Outputs by name, and the contexts that layers leave."""
+        """Return outputs by name, and the layers' contexts."""
         outputs: Any = self.plan.outputs
         return self.plan.forward(given, outputs, self.tape.ops, self.draws(), train)
 
@@ -431,7 +430,7 @@ class Recorder:
         return self.plan._params_of(self.plan.backward(slots, ()))
 
     def _take_in(self, name: MarkName, given: Any, seen: Any = ()) -> None:
-        """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
+        """Mark the place at which the caller fills the arrays of ``given``, after ``seen``."""
         filled = arrays_in(given)
         if not all(array.size for array in filled):
             # Loops over samples that run no time leave arrays that nobody writes.
@@ -439,7 +438,7 @@ class Recorder:
         self._mark(name, given, seen, filled)
 
     def _hand_out(self, given: Any) -> None:
-        """Mark where the caller gets the arrays of ``given``."""
+        """Mark the place at which the caller reads the arrays of ``given``."""
         self._mark("outputs", (given,), (given,), [])
 
     def _mark(
@@ -457,11 +456,10 @@ def rehearse(
     plan: Plan | None = None,
     log: AllocationLog | None = None,
 ) -> Recorder:
-    """Let ``record`` write down what it wants of ``net``.
+    """Run ``record`` on a new recorder of ``net``.
 
-    ``plan`` is a part of the net's, None for all of it; ``log`` notes what the layers would take.
-
-    Raises `NotRecordableError`, and what the net refuses.
+    ``plan`` is a part of the net's, None for all of it; ``log`` notes the memory of a step by the
+    layers. Raises `NotRecordableError`, and the net's own errors.
     """
     with no_collections():
         recorder = Recorder(net, plan)
@@ -473,7 +471,7 @@ def rehearse(
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Keep Python from looking for cycles among objects that all stay: it takes a third."""
+    """A block without garbage collection, which would take a third of the time for nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -481,20 +479,21 @@ def no_collections() -> Iterator[None]:
     finally:
         if enabled:
             if not _somebody_freezes():
-                # They are old at once: a collection of what is young would go through all of them.
+                # Move the new objects to the old generation: a young collection would visit all of
+                # them.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 _FOUND_FROZEN: list[bool] = []
-"""Not empty once objects were found that the collector leaves alone."""
+"""Not empty after frozen objects were found."""
 
 
 def _somebody_freezes() -> bool:
-    """Whether the caller keeps objects from the collector, which is not to be undone.
+    """Whether the caller has frozen objects, which must stay frozen.
 
-    Counting goes through all of them, so that nobody counts once there were any.
+    Counting visits all of them, so it stops after the first success.
     """
     if not _FOUND_FROZEN and gc.get_freeze_count():
         _FOUND_FROZEN.append(True)
