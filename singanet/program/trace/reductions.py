@@ -20,14 +20,14 @@ from singanet.types import Array, RowSparse
 
 
 class HostCopy:
-    """A copy on the host of a device's buffer, there and back by one transfer each.
+    """A copy on the host of a device's buffer, by one transfer each way.
 
     Its memory stays from step to step, except after an error, since others may still write to it.
     """
 
     _spare: Any = None
     told: Any = None
-    """The copy that others sum; None before `tell`."""
+    """The copy that is summed; None before `tell`."""
 
     def tell(self, buffer: Any) -> Array:
         """Return a copy of ``buffer`` for others to sum."""
@@ -90,10 +90,10 @@ class RecordedReduction(Reduction):
         return None if room is None else self.tape.like(room)
 
     def lay(self, part: Array, grad: Array) -> None:
-        """As `Reduction`. Raises `NotRecordableError` for a gradient of another shape."""
+        """Record the copy to the buffer. Raises `NotRecordableError` for another shape."""
         if grad.shape != part.shape:
             raise NotRecordableError("a gradient of another shape")
-        # One that a stage has summed is its own.
+        # A gradient that a stage has summed is the stage's own array.
         source: Any = self.tape.place(grad)
         target: Any = self.tape.place(part)
         np.copyto(target, source)
@@ -115,13 +115,13 @@ class RecordedReduction(Reduction):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> None:
-        """As `Reduction`. Raises `NotRecordableError` for gradients of another kind than before."""
+        """Record the start. Raises `NotRecordableError` for other kinds of gradients."""
         sources = {name: source_of(grad) for name, grad in rows.items()}
         if any(scale is None for scale in scales):
             raise NotRecordableError("a step that does not reach all parameters")
         if None in sources.values() or sources.keys() != {*filter(self.is_rows, names)}:
             raise NotRecordableError(f"{one_of(names)}: a gradient of another kind than before")
-        # Not this object, with which the tape would live as long as the program.
+        # No reference to this object, which would keep the tape alive.
         copy, made, on_device = self._copy_of(names, buffer), self._made, self._on_device
 
         def start(scales: Any, buffer: Array | None = None) -> None:
@@ -170,7 +170,7 @@ class RecordedReduction(Reduction):
         return live_rows(nothing, source, self.tape)
 
     def joined(self, total: Any) -> Any:
-        """As `Reducer.joined`, of a number that a kernel makes."""
+        """Record `Reducer.joined` of a number that a kernel computes."""
         place: Any = self.tape.new((), np.float64)
         np.copyto(place, total)
         joined = self._join
@@ -182,7 +182,7 @@ class RecordedReduction(Reduction):
         return place
 
     def close(self, kind: RoundKind) -> None:
-        """As `Reduction`; a gradient that only the sum reads is made in the buffer of the sum."""
+        """Record the end of a round; gradients that only the sum reads move to its buffer."""
         self.call("close", self._made.close, kind)
         calls, moves = self.tape.calls, self.tape.moves
         last = {token: k for k, call in enumerate(calls) for token in (*call.reads, *call.writes)}
@@ -211,7 +211,7 @@ class RecordedReduction(Reduction):
         buffer: Array | None = None,
         filled: Sequence[Array] = (),
     ) -> Call:
-        """Record a call of ``function``, for which other processes wait."""
+        """Record a call of ``function`` that communicates."""
         if entry:
             # A parameter that is reduced by itself has a layer.
             self.tape.layer = entry[0].rpartition("/")[0] if len(entry) == 1 else ""
@@ -225,7 +225,7 @@ class RecordedReduction(Reduction):
 
 
 class RecordedShardPlan(ShardPlan):
-    """Writes the calls of ``made`` among those of ``written``."""
+    """Records the calls of ``made`` among the calls of ``written``."""
 
     def __init__(self, written: RecordedReduction, made: ShardPlan) -> None:
         self._written, self._made, self.ahead = written, made, made.ahead
