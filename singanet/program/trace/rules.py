@@ -63,7 +63,7 @@ class Numbers:
     @property
     def arrays(self) -> list[Array]:
         """The state arrays of all parameters."""
-        # What is stored is at another place at each step.
+        # A stored array has another address at each step.
         found = [state.arrays if state.is_away else held for state, held, _ in self._kept]
         return [array for arrays in found for array in arrays]
 
@@ -154,8 +154,8 @@ def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> It
 class PendingUpdate(NamedTuple):
     """An update of a parameter of ``layer`` by ``scale`` · ``grad``.
 
-    ``place`` is where the value is in a bucket. A gradient that is ``summed`` is a part of a
-    buffer, and stays there.
+    ``place`` is the value's place in a bucket. A ``summed`` gradient is a part of a buffer, and
+    stays there.
     """
 
     layer: str
@@ -184,9 +184,9 @@ class PendingUpdate(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A parameter of ``layer`` that kernels update, and where its gradient is.
+    """A parameter of ``layer`` that kernels update, and the place of its gradient.
 
-    ``grad`` is None if the optimizer receives something else than the array there.
+    ``grad`` is None if the optimizer receives something other than this array.
     """
 
     layer: str
@@ -306,9 +306,9 @@ class RecordedRule:
         return update
 
     def _try_out(self, update: PendingUpdate) -> None:
-        """Compare the rule of a user, once a shape, with the calls that it writes.
+        """Compare the rule of a user, once a shape, with its recorded calls.
 
-        Raises `NotRecordableError` if these do not make what it makes.
+        Raises `NotRecordableError` if their results differ.
         """
         tape, state, value, scale = self.tape, update.state, update.value, 1 / 3
         of_array = hasattr(update.scale, "strides")
@@ -424,7 +424,7 @@ class RecordedRule:
         )
 
     def finish(self) -> None:
-        """Let members know where their gradients were moved to."""
+        """Move the gradients of members to their new places."""
         for members in self.members:
             members[:] = [
                 m if m.grad is None else m._replace(grad=relocated(m.grad, self.tape.moves))
@@ -434,9 +434,9 @@ class RecordedRule:
     # -- updates in Python ------------------------------------------------------------------------
 
     def _in_one_call(self, numbers: Numbers, update: PendingUpdate) -> None:
-        """Record `Optimizer.apply_rule` itself.
+        """Record `Optimizer.apply_rule` itself as one call.
 
-        It has many kernels, some for each block of rows, or its array is lent for the update.
+        It has many kernels, some for each block of rows, or its array exists only for the update.
         """
         rule, state, name = self.rule, update.state, update.state.name
         # One parameter at a time.
@@ -476,7 +476,7 @@ class RecordedRule:
         self._add(numbers, [(update, None)])
 
     def loaded_state(self, names: Names) -> list[Array]:
-        """Return the state arrays that a call is to find in memory. It loads parts by itself."""
+        """Return the state arrays that have to be loaded for a call. It loads parts by itself."""
         states = [self.rule.state(name) for name in names if hasattr(self.rule, "state")]
         away = [state for state in states if state.is_away and not state.rows]
         return [array for state in away for array in state.arrays if array.size]
@@ -493,7 +493,7 @@ class RecordedRule:
         """Record a Python call that changes ``values``, of parameters ``names``, and ``filled``.
 
         ``function`` receives the values, and ``reads`` in a replay. It has no reference to arrays
-        of the recording, whose memory would live as long as the program.
+        of the recording, which would keep their memory alive.
         """
         held, live = self.held, [*map(self.tape.live_of, values)]
 
