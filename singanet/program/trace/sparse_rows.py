@@ -27,9 +27,9 @@ _LIVE = "rows of a table that are others at each step"
 
 
 class RowsSource:
-    """Where the gradient of the replay that is running comes from: ``now`` hands it over, once.
+    """The source of a gradient in the running replay: ``now`` returns it, once.
 
-    ``look`` shows it before. Its rows are of ``nbytes`` at most, 0 where nobody knows.
+    ``look`` returns it before. Its rows have ``nbytes`` at most, 0 if unknown.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RowsSource:
 
 
 class LiveIndices(AbstractArray):
-    """Indices that are others at each replay; ``source`` has them and their rows.
+    """Indices that differ between replays; ``source`` has them and their rows.
 
     No kernel may be recorded on them.
     """
@@ -62,7 +62,7 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
 def record_sum_rows(
     tape: Tape, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
 ) -> RowSparse:
-    """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
+    """Record `Ops.sum_rows`, whose results are outside the arena."""
     kernel: Callable[..., tuple[Array, Array]] = _kernels(tape).sum_rows
     if runs is not None:
         kernel = partial(kernel, runs=runs)
@@ -70,7 +70,7 @@ def record_sum_rows(
 
 
 def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
-    """Write down `Ops.add_rows`. Raises `NotRecordableError` for rows that no kernel made."""
+    """Record `Ops.add_rows`. Raises `NotRecordableError` for rows that no kernel made."""
     one, other = source_of(a), source_of(b)
     if one is None or other is None:
         raise NotRecordableError("rows of a table")
@@ -86,7 +86,7 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
 def record_add_to_rows(
     tape: Tape, array: Array, source: RowsSource, out: Array | None = None
 ) -> Array:
-    """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
+    """Record `Ops.add_to_rows` of the rows that ``source`` has, as for a tied table."""
     ops = _kernels(tape)
 
     def add(total: Array) -> None:
@@ -105,7 +105,7 @@ def record_map_rows(
     like: Array,
     numbers: tuple[Any, ...],
 ) -> RowSparse:
-    """Write down `Ops.map_rows` of the rows that ``source`` has."""
+    """Record `Ops.map_rows` of the rows that ``source`` has."""
 
     def made(*now: Any) -> RowSparse:
         return function(source.now(), *map(number_now, now))
@@ -114,7 +114,7 @@ def record_map_rows(
 
 
 def record_of_rows(tape: Tape, function: Callable[[Array], Array], source: RowsSource) -> Array:
-    """Write down `Ops.of_rows` of the rows that ``source`` has."""
+    """Record `Ops.of_rows` of the rows that ``source`` has."""
 
     def fill(number: Array) -> None:
         number[...] = function(source.look().rows)
@@ -131,7 +131,7 @@ def _made(
     like: Array,
     nbytes: int,
 ) -> RowSparse:
-    """The rows that ``function(*given)`` returns at each replay, like those of ``like``."""
+    """The rows that ``function(*given)`` returns at each replay, of the types of ``like``."""
     made: list[RowSparse] = []
 
     def make(*arrays: Array) -> None:
@@ -139,19 +139,19 @@ def _made(
 
     tape.add(make, given, {}, (), "hidden", name="sum rows").barrier = True
     nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
-    # They lie outside of the arena.
+    # They are outside the arena.
     tape.beside += nbytes
     return live_rows(nothing, RowsSource(made.pop, lambda: made[0], nbytes), tape)
 
 
 def _kernels(tape: Tape) -> Ops:
-    """Those that work on rows at a replay."""
+    """The kernels that compute rows at a replay."""
     kernels: Ops = numpy_ops if tape.lowering is ON_HOST else tape.backend
     return kernels
 
 
 def source_of(grad: Any) -> RowsSource | None:
-    """The source of a gradient whose rows are others at each replay; None for any other."""
+    """The source of a gradient whose rows differ between replays; None for any other."""
     return getattr(grad.indices, "source", None) if isinstance(grad, RowSparse) else None
 
 
@@ -161,10 +161,10 @@ def sources(grads: list[Any]) -> list[Any]:
 
 
 class NarrowParameters:
-    """Those of ``params``, by name.
+    """The narrow ones among ``params``, by name.
 
-    Kernels of products read their matrices as they are. Whoever else asks for an array gets one
-    that stands for it, without values, and whose readers are refused.
+    Kernels of products read their matrices as they are. Other readers get a placeholder without
+    values, and are refused.
     """
 
     def __init__(self, net: Any, params: Sequence[Param]) -> None:
@@ -179,7 +179,7 @@ class NarrowParameters:
             for param in params
             if isinstance(param.storage, NarrowWeights)
         }
-        # A program has one at a time: of what products widen, and of what updates are lent.
+        # A program has one float32 copy at a time, for a product or an update.
         matrices = [storage.matrix for storage in self.by_name.values()]
         self.lent = max((matrix.widened_bytes for matrix in matrices), default=0)
 
@@ -188,11 +188,11 @@ class NarrowParameters:
 
     @property
     def arrays(self) -> list[Array]:
-        """The memory of all."""
+        """The memory of all narrow weights."""
         return [array for each in self.by_name.values() for array in each.matrix.arrays]
 
     def hold(self, tape: Tape) -> None:
-        """Let ``tape`` know the memory of all, and what stands for it."""
+        """Enter the memory of all narrow weights, and their placeholders, on ``tape``."""
         for array in self.arrays:
             tape.hold(array)
         for name, storage in self.by_name.items():
@@ -200,11 +200,11 @@ class NarrowParameters:
             tape.hold(self._arrays[id(storage)], poison=why)
 
     def standing_in(self) -> AbstractContextManager[None]:
-        """A block in which this thread gets the arrays that stand for values."""
+        """A block in which this thread gets the placeholders."""
         return standing_in(self._arrays)
 
     def sizes(self) -> dict[int, int]:
-        """The bytes of each array that is held, by its id."""
+        """The bytes of the narrow arrays, by id."""
         found: dict[int, int] = {}
         for storage in self.by_name.values():
             sizes = {id(array): array.nbytes for array in storage.matrix.arrays}
@@ -213,14 +213,14 @@ class NarrowParameters:
         return found
 
     def memory_of(self, name: str, value: Array) -> Sequence[Array]:
-        """What an update of the parameter changes: ``value``, or the arrays that hold it."""
+        """The arrays that an update of the parameter changes: ``value``, or the narrow ones."""
         storage = self.by_name.get(name)
         return [value] if storage is None else storage.matrix.arrays
 
     def change(
         self, names: Sequence[str], values: Sequence[Array], function: Callable[[list[Array]], None]
     ) -> None:
-        """Let ``function`` change the values, those that are held as arrays that are lent."""
+        """Call ``function`` on the values, with float32 copies of narrow ones, and store these."""
         found = [self.by_name.get(name) for name in names]
         function(
             [
@@ -233,7 +233,7 @@ class NarrowParameters:
                 storage.settle(self._net.rng)
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
-        """Count the arrays that an update lends, beside all that is recorded."""
+        """Count the float32 copies of an update, in addition to the recorded arrays."""
         found = [self.by_name[name] for name in names if name in self]
         sizes = [4 * storage.matrix.size for storage in found]
         rounding = [storage.rounding_bytes for storage in found]
@@ -243,11 +243,11 @@ class NarrowParameters:
 
 
 def _unwritten(xp: Any, shape: Shape) -> Array:
-    """An array that nobody writes, which takes no memory."""
+    """An array that is never written, so that it takes no memory."""
     if xp is np:
-        # malloc may give what others have written on, which would stay in memory for nothing.
+        # malloc may return written pages, which would stay resident for nothing.
         pages = mmap(-1, max(1, 4 * math.prod(shape)))
         return np.frombuffer(pages, np.float32, math.prod(shape)).reshape(shape)
-    # A device would give it at once.
+    # A device allocates memory at once.
     made: Array = xp.broadcast_to(xp.empty((), np.float32), shape)
     return made
