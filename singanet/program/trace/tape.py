@@ -1,4 +1,4 @@
-"""The tape: kernel calls in their order, on memory that is known by number."""
+"""The tape: kernel calls in order, on memory that is known by number."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from singanet.types import Array, Shape
 
 
 class _Part(NamedTuple):
-    """A parameter in a bucket: its first byte there, the byte behind its last, and its region."""
+    """A parameter in a bucket: its first byte, the byte after its last, and its region."""
 
     start: int
     end: int
@@ -45,18 +45,18 @@ class _Part(NamedTuple):
 
 @contextmanager
 def recording_on(tape: Tape) -> Iterator[None]:
-    """A block in which kernels write what they do on ``tape``."""
+    """A block in which kernels record on ``tape``."""
     before = current_tape()
     try:
         with tape:
             yield
     finally:
-        # Once more, as an interrupt may strike where `Tape.__exit__` begins.
+        # Again, as an interrupt may occur at the start of `Tape.__exit__`.
         set_tape(before)
 
 
 class Tape:
-    """Calls in the order in which they were made, and the memory they read and write."""
+    """Calls in order, and the memory that they read and write."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -65,15 +65,15 @@ class Tape:
         self.lane: tuple[int, int] | None = None
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
-        # What makes the calls ready.
+        # The backend that prepares the calls.
         self.lowering: Lowering = ON_HOST
-        # The kernels that write what they do on this tape, and those themselves.
+        # The kernels that record on this tape, and the plain ones.
         self.ops: Any = None
         self.backend: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
-        # What the passes are to do: gradients to lay into others, from which byte on; whether a
-        # caller runs between the calls; whether results may be dropped, or stored in bfloat16;
-        # what to make of constants.
+        # The input of the passes: gradients that move into others, and the byte; whether a caller
+        # runs between the calls; whether results may be dropped, or stored in bfloat16; the
+        # function that computes constants.
         self.moves: dict[int, tuple[int, int]] = {}
         self.interrupted = self.drops_unread = self.stores = False
         # Whether there are arrays whose values only a replay has.
@@ -81,12 +81,12 @@ class Tape:
         # Whether a kernel draws numbers of the net's generator.
         self.draws = False
         self.make_constants: Callable[[Tape], None] | None = None
-        # What carries on sums with other processes between the calls.
+        # The function that checks pending sums between the calls.
         self.carry_on: Callable[[], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: dict[StepScalar, None] = {}
-        # By layer whether it is asked to be recomputed, or not to be.
+        # The setting of recompute, by layer.
         self.wishes: dict[str, bool | None] = {}
         # By the token of a bucket the parameters in it, which calls read and write.
         self._parts: dict[int, list[_Part]] = {}
@@ -94,13 +94,12 @@ class Tape:
         self._placed: dict[int, tuple[Any, AbstractArray]] = {}
         self._arrays: dict[Ref, Array] = {}
         self._roots: dict[int, ArrayRegion] = {}
-        # The tokens of which no array is left, so that no later call reads them.
+        # The tokens without arrays, which no later call reads.
         self.gone: set[int] = set()
-        # What the step takes by the layers. The memory that kernels work in stays as large as it
-        # has become.
+        # The log of a step by the layers. Scratch memory of kernels never shrinks.
         self.log: AllocationLog | None = None
         self._workspace, self._worked, self._working = 0, Ranges(), 0
-        # Whether kernels that are one call are to be written down as all that they make.
+        # Whether `Ops.as_one` records all its calls instead of one.
         self.apart = False
         # By the name of an array that is loaded, its place here.
         self._stored: dict[str, AbstractArray] = {}
@@ -109,7 +108,8 @@ class Tape:
         self.spills: ArrayStore | None = None
         # What layers in Python hold of their own at each replay.
         self.beside = 0
-        # What the caller fills, and its values; those of all arrays, if Python had to see some.
+        # The arrays that the caller fills, with values; the values of all arrays, if Python needed
+        # some.
         self.fed: list[tuple[Ref, Any]] = []
         self.values: Values | None = None
 
@@ -155,7 +155,7 @@ class Tape:
         return self.new(array.shape, kind, copy_order(array, "K"))
 
     def filled(self, value: Any, shape: Any, dtype: Any = float, order: Any = None) -> Any:
-        """Return a new array of equal values; of None, values that nobody reads."""
+        """Return a new array of equal values; for None, of undefined ones."""
         made = self.new(shape, dtype, order, fill=value)
         if value is not None:
             self.add(np.copyto, (value,), {}, (made,), "first", name="fill")
@@ -166,7 +166,7 @@ class Tape:
         self, value: Any, array: Any, dtype: Any = None, order: Any = "K", subok: bool = True,
         shape: Any = None,
     ) -> Any:  # fmt: skip
-        """As `filled`, laid out as NumPy's ``full_like`` does."""
+        """Return a new array of equal values, laid out as by NumPy's ``full_like``."""
         kind = array.dtype if dtype is None else dtype
         if shape is None or shape == array.shape:
             return self.filled(value, array.shape, kind, copy_order(array, order))
@@ -183,7 +183,7 @@ class Tape:
         return AbstractArray(region, 0, shape, packed(shape, kind.itemsize, order), kind)
 
     def write(self, array: AbstractArray, ranges: Ranges) -> None:
-        """Count those bytes of an array of `room` as written from now on."""
+        """Count these bytes of an array of `room` as written from now on."""
         token = self.tokens[array.region.number]
         token.written = union((*(token.written or ()), *ranges))
         if self.log is not None:
@@ -191,17 +191,17 @@ class Tape:
             self.note(now - self.log.bytes_of(number), owner=number)
 
     def note(self, nbytes: int, kind: Kind = "array", owner: int = -1) -> None:
-        """Note in the log that a piece of memory is made, which ``owner`` has: a token, or -1."""
+        """Note in the log a new piece of memory of ``owner``: a token, or -1."""
         if self.log is not None and nbytes > 0:
             self.log.make(self._now(), nbytes, kind, owner)
 
     def lend(self, nbytes: int) -> None:
-        """Note arrays that the layers would be lent for a moment."""
+        """Note arrays that exist for a moment in a step by the layers."""
         self.note(nbytes, owner=-2)
         self.freed(-2)
 
     def freed(self, owner: int) -> None:
-        """Note that no array lies in the memory of ``owner`` any more."""
+        """Note that the memory of ``owner`` is unused from now on."""
         self.gone.add(owner)
         if self.log is not None:
             self.log.free(self._now(), owner)
@@ -230,7 +230,7 @@ class Tape:
         return found[1]
 
     def array(self, place: Any) -> Array:
-        """Return the array that was held at ``place``; an array from outside is itself.
+        """Return the array whose place is ``place``; an array from outside is itself.
 
         Raises `NotRecordableError` for planned memory.
         """
@@ -264,7 +264,7 @@ class Tape:
         return now
 
     def place(self, array: Any) -> AbstractArray:
-        """As `hold`, for an array that a call reads or fills; an abstract one is its own place."""
+        """Return the place of an array that a call reads or fills; an abstract one is its own."""
         if isinstance(array, AbstractArray):
             return array
         if self.allowed is not None and id(array) not in self._placed:
@@ -277,7 +277,7 @@ class Tape:
         root, placed = root_of(array), place_of(array)
         region = self._roots.get(id(root))
         if region is None:
-            # The memory of a bucket is that of its parts.
+            # The memory of a bucket is counted for its parts.
             nbytes = root.nbytes if placed is None else 0
             region = self._roots[id(root)] = ArrayRegion(len(self.tokens))
             self.tokens.append(Token(nbytes, root, constant, poison=poison))
@@ -303,12 +303,12 @@ class Tape:
         return place
 
     def _parts_in(self, ref: Ref) -> list[_Part]:
-        """The parameters in a bucket of which the array at ``ref`` has elements."""
+        """The parameters in a bucket that the array at ``ref`` overlaps."""
         start, end = extent(ref.shape, ref.strides, ref.dtype.itemsize)
         return _overlapping(self._parts[ref.token], ref.offset + start, ref.offset + end)
 
     def ref(self, array: Any) -> Ref:
-        """``array`` as a place in numbered memory; what was not met before is held from outside."""
+        """Return ``array`` as a place in numbered memory; a new array is entered from outside."""
         own = array if type(array) is AbstractArray else self.place(array)
         ref = own._ref or own.ref
         if own.region.tape is not None:
@@ -336,7 +336,7 @@ class Tape:
     # -- values -----------------------------------------------------------------------------
 
     def shown(self, values: Any) -> Any:
-        """Return ``values`` with copies in the place of abstract arrays, as Python sees them."""
+        """Return ``values`` with copies of values in the place of abstract arrays, for Python."""
         if self.is_blind:
             raise NotRecordableError("Python that sees what comes from another process")
         if self.values is None:
@@ -360,13 +360,12 @@ class Tape:
         elementwise: bool = False,
         name: str = "",
     ) -> Call:
-        """Write down a call that reads ``arguments`` and ``keywords`` and fills ``outs``.
+        """Record a call that reads ``arguments`` and ``keywords`` and fills ``outs``.
 
-        Where places of arrays are known they may stand for these.
-        ``place`` tells how it takes these: as the keyword out, as first or last arguments, or not
-        at all. ``changes`` says that they are read as well. ``elementwise`` says that each element
-        of the result depends on the same elements of the operands alone, so that it may take the
-        memory of one.
+        Known places may replace arrays. ``place`` is how the call gets the outputs: as the keyword
+        out, as first or last arguments, or not at all. ``changes`` means that outputs are also
+        read. ``elementwise`` means that each element of the result depends only on the same
+        elements of the operands, so the result may reuse their memory.
         """
         read: list[Ref] = []
         given = tuple([self._read(value, read) for value in arguments])
@@ -378,7 +377,7 @@ class Tape:
         elif place != "hidden":
             given = (*filled, *given) if place == "first" else (*given, *filled)
         elif not changes:
-            # What is filled stands among the arguments, for the function to find it.
+            # The outputs are among the arguments already.
             read = [ref for ref in read if ref not in filled]
         pairs: Sequence[tuple[int, int]] = ()
         if elementwise and not partly and len(filled) == 1:
@@ -418,7 +417,7 @@ class Tape:
         if isinstance(value, (float, int, str)) or value is None:
             return value
         if isinstance(value, NarrowMatrix):
-            # It is read as it is: what changes its memory comes before or after.
+            # It is read in place: calls that change it come before or after.
             read += [self.ref(array) for array in value.arrays]
             return value
 
@@ -429,7 +428,7 @@ class Tape:
         return map_arrays(value, placed)
 
     def _written(self, filled: Any, changes: bool, partly: list[Ref]) -> Ref:
-        """The place that is filled; in ``partly`` too, where some of its memory stays."""
+        """The place of an output; also added to ``partly`` if some of its memory stays."""
         ref = filled if type(filled) is Ref else self.ref(filled)
         token = self.tokens[ref.token]
         if token.constant:
@@ -440,7 +439,7 @@ class Tape:
         return ref
 
     def _shared(self, read: Sequence[Ref], out: Ref) -> list[tuple[int, int]]:
-        """Which of ``read`` lie as ``out`` does, and are all of their memory as that is."""
+        """The operands ``read`` of the layout of ``out`` that, like it, fill their memory."""
         number, _, shape, strides, dtype = out
         nbytes, tokens = self.tokens[number].nbytes, self.tokens
         return [
@@ -455,6 +454,6 @@ class Tape:
 
 
 def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
-    """The ``parts``, which rise, with bytes between ``start`` and ``end``."""
+    """The ``parts``, in ascending order, that overlap the bytes from ``start`` to ``end``."""
     first = bisect_right(parts, start, key=lambda part: part.end)
     return list(takewhile(lambda part: part.start < end, islice(parts, first, None)))
