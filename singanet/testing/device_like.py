@@ -187,7 +187,7 @@ def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
     given = mapped((args, kwargs), DeviceArray, near)
     if capture is not None:
-        capture.meet([array.memory for array in met.values()])
+        capture.meet([array._near for array in met.values()])
     made = function(*given[0], **given[1])
     fresh: list[DeviceArray] = []
     result = _wrapped(np.bool(made) if name in _JUDGING else made, met, fresh)

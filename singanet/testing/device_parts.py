@@ -258,18 +258,19 @@ class CapturedCall(NamedTuple):
 
 
 class Capture:
-    """Recorded calls; they also run, and at the end all memory is restored."""
+    """Recorded calls; they also run, and at the end the arrays that they used are restored."""
 
     def __init__(self) -> None:
         self.calls: list[CapturedCall] = []
         self.broken = ""
-        self._before: dict[DeviceMemory, Array] = {}
+        self._before: list[tuple[Array, Array]] = []
 
-    def meet(self, memories: Iterable[DeviceMemory]) -> None:
-        """Save the contents of ``memories``, which the next call uses."""
-        for memory in memories:
-            if memory not in self._before:
-                self._before[memory] = memory.near.copy()
+    def meet(self, arrays: Iterable[Array]) -> None:
+        """Save the contents of ``arrays``, which the next call uses.
+
+        Other streams may write elsewhere in their memory.
+        """
+        self._before += [(near, near.copy()) for near in arrays if near.flags.writeable]
 
     def refuse(self, what: str) -> None:
         """Refuse ``what``, which invalidates the capture."""
@@ -283,8 +284,8 @@ class Capture:
 
     def ended(self) -> LaunchGraph:
         """Return the graph of the calls. Errors: something was refused."""
-        for memory, before in self._before.items():
-            memory.near[...] = before
+        for near, before in reversed(self._before):
+            near[...] = before
         self._before.clear()
         if self.broken:
             raise CUDARuntimeError(

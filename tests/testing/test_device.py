@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 from collections import Counter
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -441,6 +442,21 @@ def test_a_graph_is_work_of_the_stream_that_it_is_launched_in():
         graph.launch()
     with pytest.raises(DeviceUseError, match="another stream writes"):
         a.get()
+
+
+def test_a_capture_leaves_alone_what_another_thread_writes_beside_its_arrays():
+    whole = there(0, 0, 0, 0)
+    first, last = whole[:2], whole[2:]
+
+    def calls():
+        first.fill(1)
+        writer = Thread(target=lambda: last.set(np.array([3.0, 4.0], whole.dtype)))
+        writer.start()
+        writer.join()
+
+    captured(calls)
+    cuda.get_current_stream().synchronize()
+    assert whole.get().tolist() == [0, 0, 3, 4]
 
 
 def test_captures_begin_in_streams_of_their_own_and_end_once():
