@@ -246,12 +246,10 @@ class OffloadExecutor(LayerByLayer):
     def _turns(self, net: Any) -> bool:
         """Whether calls may be made by programs now.
 
-        On a device nothing is recorded. One program runs at a time: what its Python steps call runs
-        by the layers.
+        One program runs at a time: what its Python steps call runs by the layers.
         """
         self._expect_own_process()
-        records = self.shelf.room.xp is np
-        return records and net._passes_are_its_own and not self._one.locked()
+        return net._passes_are_its_own and not self._one.locked()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

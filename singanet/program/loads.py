@@ -181,7 +181,7 @@ class LoadRun:
     """
 
     def __init__(self, loads: Loads, arrays: Sequence[Array], after: LoadRun | None) -> None:
-        self.released = 0 if after is None else after.released
+        self.released: int = 0 if after is None else after.released
         self._scratch: ScratchFile | None = None if after is None else after._scratch
         self._loads, self._store, self._arrays = loads, loads.store, arrays
         self._changed = threading.Condition()
@@ -337,7 +337,7 @@ class LoadRun:
         if stored.at is not None:
             if self._scratch is None:
                 self._scratch = self._store.scratch()
-            (self._scratch.write if writes else self._scratch.read)(stored.at, memoryview(array))
+            (self._scratch.write if writes else self._scratch.read)(stored.at, array.data)
         elif writes:
             self._store.drain(name, array)
         elif name not in self._here:

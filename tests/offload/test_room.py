@@ -25,7 +25,9 @@ def batch_on(device):
 )
 def test_steps_are_those_in_the_memory_of_the_device(tmp_path, gpu, rule):
     twins, batch = Twins(partial(net_on, gpu), tmp_path / "net", KEEP, rule), batch_on(gpu)
-    twins.step(*batch, times=3)
+    twins.step(*batch, times=4)
+    assert twins.net.executor.programs.reports()
+    assert not twins.net.executor.programs.refusals
     assert twins.net.executor.shelf.peak <= KEEP
     found, wanted = (gpu.ops.host(each.predict(batch[0])) for each in (twins.net, twins.plain))
     np.testing.assert_array_equal(found, wanted)
