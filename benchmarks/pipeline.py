@@ -30,9 +30,9 @@ MEASURED = [(1, "1f1b", 1), (2, "1f1b", 1), (1, "1f1b", 8), (2, "gpipe", 8), (2,
 LAYERS, WIDTH, BATCH = 24, 512, 4096
 NETS = {
     "8 layers of 64, 256 samples": 20,
-    "transformer, 4 blocks of 64, 32 × 32": 6,
-    "resnet20, 32 images": 4,
-    "24 layers of 512, 1024 samples": 4,
+    "transformer, 4 blocks of 64, 32 × 32": 4,
+    "resnet20, 32 images": 2,
+    "24 layers of 512, 1024 samples": 2,
 }
 """Nets of two stages, and steps between two looks at the clock."""
 

@@ -337,8 +337,8 @@ class Programs:
             if not found.under_way:
                 self.give_back(arena)
 
-    def _stage(self, part: Any, run: Any) -> bool:
-        """Replay the step ``run`` of the stage ``part`` of a pipeline; False without a program.
+    def _stage(self, part: Any, run: Any, by_layers: Callable[[], object]) -> None:
+        """Replay the step ``run`` of the stage ``part`` of a pipeline, or make it ``by_layers``.
 
         What comes from other stages has the forms that it had when the layers ran.
         """
@@ -347,60 +347,48 @@ class Programs:
         batch, optimizer, scaled = run.batch, run.batch.gather.optimizer, run.batch.chain.scaled
         trained = part.net._execution_plan().settings().trained
         beside = facts(batch.request.y), facts(batch.request.weight)
-        found = self._program_of_stage(
-            part,
-            run,
-            (id(optimizer), trained, run.asked, *beside),
-            lambda r: r.stage(run),
-            optimizer,
-            (UpdateChain(optimizer).case(), scaled and scaled.case()),
-        )
-        if found is None:
-            return False
-        arena = self.take(found)
-        try:
-            found.stage(arena, batch)
-        finally:
-            if not found.under_way:
-                self.give_back(arena)
-        return True
+        looks = batch.request.on_layer is not None
+        of_step = id(optimizer), trained, run.asked, looks, *beside
+        case = UpdateChain(optimizer).case(), scaled and scaled.case()
+        self._of_stage(part, run, of_step, lambda r: r.stage(run), by_layers, optimizer, case)
 
     def _stage_outputs(
-        self, part: Any, run: Any, asked: Collection[str]
-    ) -> list[dict[str, Any]] | None:
-        """The outputs of the micro-batches of an evaluation by a stage, and of layers ``asked``.
+        self, part: Any, run: Any, asked: Collection[str], by_layers: Callable[[], Any]
+    ) -> Any:
+        """The outputs of an evaluation by a stage, and of layers ``asked``, as `_stage`."""
+        return self._of_stage(
+            part, run, (*asked,), lambda r: r.stage_outputs(run, asked), by_layers
+        )
 
-        None without a program.
-        """
-        found = self._program_of_stage(part, run, (*asked,), lambda r: r.stage_outputs(run, asked))
-        if found is None:
-            return None
-        arena = self.take(found)
-        try:
-            return found.stage_outputs(arena, run.batch)
-        finally:
-            self.give_back(arena)
-
-    def _program_of_stage(
+    def _of_stage(
         self,
         part: Any,
         run: Any,
         of_call: tuple[Any, ...],
         record: Callable[[Recorder], None],
+        by_layers: Callable[[], Any],
         optimizer: Any = None,
         case: Hashable = (),
-    ) -> Replay | None:
-        """The program of a call of the stage ``part``; what others send is noted by ``run``."""
+    ) -> Any:
+        """What a call of the stage ``part`` gives; what others send is noted by ``run``."""
         ops = part.net.device.ops
         if not ops.on_host or getattr(ops, "stores", False):
-            return None
+            return by_layers()
         key = self._key(part, "stage", run.ops, *of_call, facts_of_feed(run.batch.feed))
         if len(self._forms) > 4 * CAPACITY:
             self._forms.clear()
         run.forms = self._forms.setdefault(key, {})
-        asked = () if optimizer is not None else of_call
-        plan = fused(part._execution_plan(), asked)
-        return self._find(part, key, record, optimizer, case=case, plan=plan)
+        plan = fused(part._execution_plan(), () if optimizer is not None else of_call)
+        found = self._find(part, key, record, optimizer, case=case, plan=plan)
+        if found is None:
+            with self._before_recording(self._was_first(key, case)):
+                return by_layers()
+        arena = self.take(found)
+        try:
+            return found.stage(arena, run.batch)
+        finally:
+            if not found.under_way:
+                self.give_back(arena)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """Yield the gradients ``asked`` of ``net``, by a program if one exists."""

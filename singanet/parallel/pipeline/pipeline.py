@@ -169,12 +169,16 @@ class Pipeline:
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, cuts)
         here = [name for name in asked if self.places[name] == self.stage]
-        step, made = MicroBatchedStep(run, StageBatch(feed), here), None
+        step = MicroBatchedStep(run, StageBatch(feed), here)
+
+        def by_layers() -> list[dict[str, Any]]:
+            return [run.forward(step, i, False, here) for i in range(len(cuts))]
+
         with net.device.scope():
-            if self.programs is not None:
-                made = self.programs._stage_outputs(part, run, here)
-            if made is None:
-                made = [run.forward(step, i, False, here) for i in range(len(cuts))]
+            if self.programs is None:
+                made = by_layers()
+            else:
+                made = self.programs._stage_outputs(part, run, here, by_layers)
         self._wire.settle()
         outputs = net._execution_plan().outputs
         roots = {name: self.places[name] for name in asked}
@@ -229,8 +233,11 @@ class Pipeline:
         step = MicroBatchedStep(run, batch)
         try:
             with net.device.scope():
-                if self.programs is None or not self.programs._stage(part, run):
-                    carry_out(step, chain)
+                by_layers = partial(carry_out, step, chain)
+                if self.programs is None:
+                    by_layers()
+                else:
+                    self.programs._stage(part, run, by_layers)
         except BaseException:
             # What was gathered is of no use to the next step.
             self._gather = None

@@ -37,6 +37,7 @@ from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 from singanet.program.trace.rules import refresh
+from singanet.program.trace.stages import StageLoss
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class Replay:
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
+        # Whether the layers would update once all gradients are there.
+        self._updates_last = isinstance(self._loss, StageLoss)
         self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
@@ -364,15 +367,13 @@ class Replay:
         calls = self._calls(bound, singly) if singly else iter(bound.feed.calls)
         return self._stepped(bound, y, weight, measure, run, calls)
 
-    def stage(self, arena: Array, batch: Any) -> None:
-        """The step ``batch`` of a pipeline's stage, with what it has seen."""
-        self._loss.begin(batch)  # type: ignore[union-attr]
-        self.step(arena, {}, None, None, None)
-
-    def stage_outputs(self, arena: Array, batch: Any) -> list[dict[str, Any]]:
-        """The outputs of the micro-batches of ``batch`` in an evaluation by a stage."""
-        self._loss.begin(batch)  # type: ignore[union-attr]
-        return [*self.outputs(arena, {}).values()]
+    def stage(self, arena: Array, batch: Any) -> Any:
+        """The step ``batch`` of a pipeline's stage, or the outputs of its micro-batches."""
+        loss: Any = self._loss
+        loss.begin(batch)
+        if batch.request is None:
+            return [*self.outputs(arena, {}).values()]
+        return self.step(arena, {}, None, None, None)
 
     def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
         calls = bound.feed.calls
@@ -447,6 +448,8 @@ class Replay:
         done, missed = calls[:at], calls[at:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
         if any(call.phase in ("forward", "loss") for call in missed):
+            return False
+        if self._updates_last and all(call.phase != "update" for call in done):
             return False
         begun, left_out = (
             _written([call for call in some if call.phase == "update"], bound)

@@ -94,8 +94,14 @@ class StageCalls:
         self._tape.layer, self._tape.phase = "", phase
 
     def _filling(self, name: str, function: Callable[[Any], object], made: Any) -> None:
-        """Write down a call of ``function``, which fills the arrays of ``made``."""
-        call = self._tape.add(function, (made,), {}, arrays_in(made), "hidden", name=name)
+        """Write down a call of ``function``, which fills the arrays of ``made``.
+
+        Raises `NotRecordableError` for arrays of no samples.
+        """
+        filled = arrays_in(made)
+        if not all(array.size for array in filled):
+            raise NotRecordableError("a batch of no samples")
+        call = self._tape.add(function, (made,), {}, filled, "hidden", name=name)
         call.barrier = True
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -263,12 +264,19 @@ def drops():
     return net_of([*made, layers.Dropout("o", 0.5), layers.Dropout("two", 0.5), Dense("d", 4)])
 
 
+def looked_up():
+    """A table on a stage of its own, whose gradients are rows."""
+    made = [Embedding("e", 9, 5, input_sample_shape=(3,)), Flatten("f"), Dense("c", 4)]
+    return net_of([*made, Activation("c2"), Dense("d", 4)])
+
+
 def ignoring():
     return chain(SoftmaxCrossEntropy(ignore_index=-1))
 
 
 RECORDED = {
-    **{name: setting for name, setting in SETTINGS.items() if setting.rows == 1},
+    **SETTINGS,
+    "a table": Setting(looked_up, lambda: Adam(lr=0.01), IDS, stages=["c2"], micro=3),
     "draws": Setting(drops, stages=["two"], micro=3),
     "ignored labels": Setting(ignoring, y=LABELS["one"], stages=["c"]),
     "a layer of the user's": Setting(lambda: net_of([*chain().layers, Own("own")]), stages=["c"]),
@@ -300,6 +308,8 @@ def expect_layers_bits(setting, schedule, refused="", steps=10):
     def train(net, pipeline):
         pipeline.programs.enabled = recorded
         rule, seen = setting.rule(), []
+        if setting.rows > 1:
+            rule = parallel.AllReduce(rule, pipeline.replicas)
         measure = lambda out, y: float(np.sum(out, dtype=np.float64))  # noqa: E731
         for k in range(steps):
             rows = slice(0, 7 if k % 5 == 4 else None)
@@ -315,7 +325,7 @@ def expect_layers_bits(setting, schedule, refused="", steps=10):
 
     made = {}
     for recorded in (False, True):
-        more = {"schedule": schedule}
+        more = {"schedule": schedule, "replicas": setting.rows}
         made[recorded] = on_stages(
             train, setting.make, setting.stages, setting.micro, setting.ranks, **more
         )
@@ -343,6 +353,32 @@ def test_recorded_stages_of_random_nets_make_the_bits_of_their_layers(seed):
     stages, micro = int(rng.integers(2, 5)), int(rng.integers(1, 6))
     setting = Setting(lambda: random_net(seed, stages), RULES[seed % 4], ranks=stages, micro=micro)
     expect_layers_bits(setting, str(rng.choice(["gpipe", "1f1b"])), steps=4)
+
+
+def test_a_recorded_step_that_fails_changes_nothing():
+    def work(comm, recorded):
+        net, values = drops(), []
+        pipeline, rule = parallel.Pipeline(net, None, 3, comm=comm), SGD(lr=0.1, momentum=0.9)
+        pipeline.programs.enabled = recorded
+        calls = iter(range(99))
+
+        def measure(out, y):
+            if next(calls) == 10:
+                raise ValueError("the second micro-batch of the fourth step")
+            return 0.0
+
+        for k in range(6):
+            values.append({name: value.copy() for name, value in values_of(net).items()})
+            if k == 3:
+                with pytest.raises(ValueError, match="second micro-batch"):
+                    net.step(X, Y, rule, measure=measure)
+            else:
+                net.step(X, Y, rule, measure=measure)
+        expect_near_values(values[4], values[3], 0, 0)
+        return values_of(net)
+
+    made = [together(partial(work, recorded=recorded), 1)[0] for recorded in (False, True)]
+    expect_near_values(made[1], made[0], 0, 0)
 
 
 def test_frozen_layers_and_evaluation():
