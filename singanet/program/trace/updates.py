@@ -53,7 +53,7 @@ class RecordedChain(UpdateChain):
         self.reasons: list[str] = []
         self.reduction: Reduction | None = None
         self._reduced: RecordedReduction | None = None
-        # Whether a Python step would need what stages around it have computed.
+        # Whether a Python step would need results of the stages around it.
         self._whole = False
         self._local = [r for r in told.reducers if r._local and not r._alone]
         waiting = [r for r in told.reducers if not (r._alone or r._local)]
@@ -76,7 +76,7 @@ class RecordedChain(UpdateChain):
         # Each stage, its copy, and the cases of the next step with the recorded arithmetic.
         self._copies: list[tuple[Any, Any, list[Hashable]]] = []
         with not_recording():
-            # Arrays that a stage keeps beside a stored one are made by its shape.
+            # A stage's arrays for a stored parameter are made by its shape.
             values = [p.outline if p.storage.loads else p.value for p in trained]
             for stage in [*outer, *inner] if self.why is None else outer:
                 values = [*stage.settle(names, values)]
@@ -149,7 +149,7 @@ class RecordedChain(UpdateChain):
         assert reduction is not None
         reduced = self._reduced = RecordedReduction(tape, reduction, reducer.joined)
         if tape.lowering is ON_HOST:
-            # On a device tests would part what is launched together.
+            # On a device, checks would separate launches.
             tape.carry_on = reduction.test
         if reducer.traits.in_parts:
             for stage in self.within:
@@ -183,7 +183,7 @@ class RecordedChain(UpdateChain):
         return self.norm if due else None
 
     def weigh(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
-        """Record `begin` with the ``weight`` of a batch, or a function that tells it.
+        """Record `begin` with the ``weight`` of a batch, or a function that computes it.
 
         Raises `NotRecordableError` for a rank without samples, or if micro-batches differ.
         """
@@ -222,7 +222,7 @@ class RecordedChain(UpdateChain):
         self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that deletes what the inner stages and the rule do from now on."""
+        """Return a function that deletes all later records of the inner stages and the rule."""
         rule = self.rule.saved()
         states = [(copy, _copied(vars(copy))) for copy in self.within]
 
@@ -244,12 +244,12 @@ class RecordedChain(UpdateChain):
         if self.rule.members:
             # A rule whose updates are Python steps may change as it likes.
             self.rule.guard.part(self.told.rule)
-        # Copies know themselves and this chain, and so the tape: no collector need come for it.
+        # Break the reference cycle of copies, chain and tape, so that no collector has to.
         for stage in self.stages:
             vars(stage).clear()
 
     def _entered(self, items: Iterable[LayerGradients]) -> Iterator[LayerGradients]:
-        """Yield ``items``, then record what waits for the last of them."""
+        """Yield ``items``, then record the updates that wait for the last of them."""
         for item in items:
             self.layers.update(dict.fromkeys(item[0], item.layer))
             self.held.count(item[0], self.tape)
@@ -268,7 +268,7 @@ class RecordedChain(UpdateChain):
 
 
 class _WithPython(Wrapper):
-    """Records updates by the stages inside, or as a Python step of the optimizer they are of."""
+    """Records updates by the stages inside, or as a Python step of their optimizer."""
 
     traits = StageTraits(reads="nothing")
     _chain: RecordedChain
@@ -276,7 +276,7 @@ class _WithPython(Wrapper):
 
     @classmethod
     def around(cls, inner: Any, chain: RecordedChain, within: Any) -> _WithPython:
-        """Return a stage around ``inner``; a Python step is one of the optimizer ``within``."""
+        """Return a stage around ``inner``; its Python steps call the optimizer ``within``."""
         made: _WithPython = object.__new__(cls)
         vars(made).update(optimizer=inner, _chain=chain, _within=within)
         return made
@@ -292,7 +292,7 @@ class _WithPython(Wrapper):
             tape.layer, tape.phase = chain.layers[job[0][-1]], "update"
             self._attempt(*job, scale)
         if chain.reduction is not None:
-            # The buffers of later sums are others.
+            # Later sums have other buffers.
             chain.rule.update_waiting()
 
     def _attempt(self, names: Names, values: Values, grads: Grads, scale: Any) -> None:
@@ -318,7 +318,7 @@ class _WithPython(Wrapper):
             raise NotRecordableError(f"{why}, with state in parts")
         self._chain.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self._within, sources([*grads])
-        # None is a gradient by which another process updates.
+        # None is a gradient for another process.
         apart = [grad is None or isinstance(grad, RowsSource) for grad in given]
         dense = [grad for grad, other in zip(given, apart, strict=True) if not other]
         # No array of the recording stays in the program.
@@ -326,7 +326,7 @@ class _WithPython(Wrapper):
 
         def update(lent: list[Array], arrays: list[Array], scale: Any) -> None:
             rest = iter(arrays)
-            # Lists and arrays of its own: the optimizer may keep them, or change them.
+            # New lists and copies, since the optimizer may store or change them.
             now = [
                 (None if source is None else source.now()) if other else next(rest).copy()
                 for source, other in zip(rows, apart, strict=True)
@@ -345,9 +345,9 @@ def _copied(value: Any) -> Any:
 
 
 def watch_case(guard: Guard, part: Any) -> list[Hashable]:
-    """Let ``guard`` see whether a stage, or a rule with cases, was changed or is in another case.
+    """Let ``guard`` watch whether a stage, or a rule with cases, is changed or in another case.
 
-    Returns the list of the cases with the recorded arithmetic, which the caller may add to.
+    Returns the list of the cases with the recorded arithmetic, which the caller may extend.
     """
     cases = [part.case()]
     names = [
