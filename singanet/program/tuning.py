@@ -46,7 +46,7 @@ if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_of(__name__, __all__)
 
 
-class OpenRoutes:
+class DirectRoutes:
     """Notes the routes open to each case; all calls use the direct route, which calls no other.
 
     ``case`` is the case of the last question.
@@ -64,7 +64,7 @@ class OpenRoutes:
         return direct(estimates)
 
 
-class OneRoute:
+class FixedRoute:
     """Selects ``route`` if it is open to ``case``; inner kernels use the cheapest by estimate."""
 
     version = 0
@@ -96,7 +96,7 @@ _LEAST, _SECONDS = 2, 0.02
 
 
 @dataclass(frozen=True)
-class Met:
+class CaseKernel:
     """A kernel that a net calls ``calls`` times for one case, its operands, and its routes."""
 
     name: str
@@ -112,30 +112,30 @@ class Met:
         return sorted(worth, key=self.estimates.__getitem__)
 
 
-def cases_met(net: Net, record: Record) -> dict[Case, Met]:
+def recorded_cases(net: Net, record: Record) -> dict[Case, CaseKernel]:
     """The cases of a recorded program, which ``record`` records.
 
     Kernels that only a layer's own Python runs, as one step of the program, are not included.
     """
-    chooser = OpenRoutes()
-    found: list[_Marking] = []
+    chooser = DirectRoutes()
+    found: list[_CaseRecorder] = []
 
     def listen(recorder: Recorder) -> None:
-        found.append(_Marking(recorder.tape.ops, recorder.tape, chooser))
+        found.append(_CaseRecorder(recorder.tape.ops, recorder.tape, chooser))
         recorder.tape.ops = found[-1]
         record(recorder)
 
     tape = rehearse(net, listen).tape
-    return found[-1].met(tape.calls)
+    return found[-1].kernels(tape.calls)
 
 
-class _Marking:
+class _CaseRecorder:
     """The kernels ``ops`` of a recording, which note the case of each call.
 
     A call has a case if it is made by a kernel that asked ``chooser``.
     """
 
-    def __init__(self, ops: Any, tape: Tape, chooser: OpenRoutes) -> None:
+    def __init__(self, ops: Any, tape: Tape, chooser: DirectRoutes) -> None:
         self._ops, self._tape, self._chooser = ops, tape, chooser
         ops.chooser = chooser
         self._kernels = frozenset(kernels_by_cost(type(ops)))
@@ -146,7 +146,7 @@ class _Marking:
         found = getattr(self._ops, name)
         return self._marked(name, found) if name in self._kernels else found
 
-    def met(self, calls: Collection[Call]) -> dict[Case, Met]:
+    def kernels(self, calls: Collection[Call]) -> dict[Case, CaseKernel]:
         """By case, the kernels with a call among ``calls``."""
         runs: dict[Case, set[int]] = {}
         for call in calls:
@@ -154,7 +154,7 @@ class _Marking:
                 case, run = self._runs[id(call)]
                 runs.setdefault(case, set()).add(run)
         estimates = self._chooser.estimates
-        return {case: Met(*self._given[case], len(runs[case]), estimates[case]) for case in runs}
+        return {case: CaseKernel(*self._given[case], len(runs[case]), estimates[case]) for case in runs}
 
     def _marked(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -181,12 +181,12 @@ class Stopwatch:
         self._arenas: dict[str, Array] = {}
         others = [np.empty(threads * cache_size() // 4, np.float32) for _ in range(2)]
         given = ("add", others, others[0].shape)
-        self._sweep = _Alone(ops, "combine", (given, {}), None, "", self._arena)
+        self._sweep = _SingleKernel(ops, "combine", (given, {}), None, "", self._arena)
 
-    def seconds(self, case: Case, met: Met) -> dict[str, float]:
+    def seconds(self, case: Case, met: CaseKernel) -> dict[str, float]:
         """The least of a few runs by each route; a slow route runs only once."""
         given = self._ops, met.name, met.operands, case
-        runs = {route: _Alone(*given, route, self._arena) for route in met.routes}
+        runs = {route: _SingleKernel(*given, route, self._arena) for route in met.routes}
         estimate, best = met.routes[0], dict.fromkeys(runs, float("inf"))
         spent, rounds = 0.0, 0
         while len(runs) > 1 and (rounds < _LEAST or spent < _SECONDS):
@@ -215,7 +215,7 @@ class Stopwatch:
         return self._clock() - start
 
 
-class _Alone:
+class _SingleKernel:
     """A kernel by ``route``, recorded by itself, in ``memory(route, bytes)``.
 
     Calls that read only a constant weight run once at construction, as in a predictor.
@@ -233,7 +233,7 @@ class _Alone:
         tape = Tape()
         kernels: Any = recording_kernels(ops, tape)
         tape.ops = kernels
-        kernels.chooser = OneRoute(case, route)
+        kernels.chooser = FixedRoute(case, route)
 
         with recording_on(tape), np.errstate(all="ignore"):
             arguments, options = map_arrays(operands, tape.like)
@@ -357,9 +357,9 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     costs.keep(runtime.library.version)
     feed = ones(net._execution_plan(), size, net.device, extent)
     constant: Any = ConstantNet(net, net.device)
-    met = cases_met(net, lambda recorder: recorder.rehearsed_step(feed, None))
+    met = recorded_cases(net, lambda recorder: recorder.rehearsed_step(feed, None))
     # This adds the kernels that only a predictor calls.
-    met |= cases_met(constant, lambda recorder: constant.record(recorder, feed))
+    met |= recorded_cases(constant, lambda recorder: constant.record(recorder, feed))
     rows = _measured(net, met, known, runtime.threads)
     found = {row.case: row.chosen for row in rows}
     choices.adopt(found, runtime)
@@ -368,7 +368,7 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
 
 
 def _measured(
-    net: Net, met: Mapping[Case, Met], known: Collection[Case], threads: int
+    net: Net, met: Mapping[Case, CaseKernel], known: Collection[Case], threads: int
 ) -> list[RouteTimes]:
     """Times of the cases that are not ``known`` and that estimates do not settle."""
     rows = []

@@ -335,14 +335,14 @@ def runs(monkeypatch, path):
             seconds = told.first if told[self.route] == 1 else told.seconds
             told.now += seconds.get(self.route, told.seconds.get(self.route, 0.5))
 
-    monkeypatch.setattr(timing, "_Alone", Run)
+    monkeypatch.setattr(timing, "_SingleKernel", Run)
     monkeypatch.setattr(timing.time, "thread_time", lambda: told.now)
     return told
 
 
 def timed(runs, **seconds):
     runs.seconds = seconds
-    met = timing.Met("conv2d", (), 1, dict.fromkeys(seconds, 1.0))
+    met = timing.CaseKernel("conv2d", (), 1, dict.fromkeys(seconds, 1.0))
     return timing.Stopwatch(cpu_ops(), 1).seconds(CASE, met)
 
 
@@ -382,7 +382,7 @@ def net():
 
 def test_operands_lie_as_in_the_net(path):
     feed = {"first": np.ones((2, 3, 6, 6), np.float32)}
-    met = timing.cases_met(net(), lambda recorder: recorder.rehearsed_step(feed, None))
+    met = timing.recorded_cases(net(), lambda recorder: recorder.rehearsed_step(feed, None))
     by_weight = {(case.kernel, case.weight): each for case, each in met.items()}
     second = by_weight["forward", (4, 8, 3, 3)]
     (x, weight, *_), _ = second.operands
@@ -397,11 +397,11 @@ def test_a_constant_weight_is_laid_out_before(path):
     made = net()
     constant = ConstantNet(made, made.device)
     feed = {"first": np.ones((2, 3, 6, 6), np.float32)}
-    met = timing.cases_met(constant, lambda recorder: constant.record(recorder, feed))
+    met = timing.recorded_cases(constant, lambda recorder: constant.record(recorder, feed))
     assert {case.kernel for case in met} == {"constant"}
     for case, each in met.items():
         given = cpu_ops(), each.name, each.operands, case, "direct"
-        alone = timing._Alone(*given, lambda route, nbytes: np.zeros(nbytes, np.uint8))
+        alone = timing._SingleKernel(*given, lambda route, nbytes: np.zeros(nbytes, np.uint8))
         # The net's input is brought into the order of channels last, as at each prediction.
         assert len(alone._calls) == (2 if case.x[1] == 3 else 1)
         alone()
