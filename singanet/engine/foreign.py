@@ -36,10 +36,10 @@ class _Entries(dict[str, Any]):
 
     def __init__(self, entries: Mapping[str, Any], where: str, named: str, advice: str) -> None:
         super().__init__(entries)
-        self._said = where, named, advice
+        self._terms = where, named, advice
 
     def __missing__(self, key: object) -> Any:
-        where, named, advice = self._said
+        where, named, advice = self._terms
         raise NoEntryError(
             where,
             expected=f"one of the entries of {named}: {one_of(self) or 'none'}",
@@ -55,7 +55,7 @@ def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[
     arguments.
     """
     ctx.in_shapes = _shapes_of(x)
-    with _told(name, layer, ctx):
+    with _explaining(name, layer, ctx):
         made = _called(name, layer.forward, "def forward(self, ctx, x)", ctx, x)
     count = None if layer.traits.samples != "same" else ctx.in_shapes[0][0]
     expect_output(name, made, shapes, count)
@@ -70,7 +70,7 @@ def run_backward(
     Errors: it does not fit the sample shapes ``in_shapes``, the inputs of forward or the
     parameters; ``ctx`` lacks a value that backward reads; wrong arguments.
     """
-    with _told(name, layer, ctx):
+    with _explaining(name, layer, ctx):
         made = _called(name, layer.backward, "def backward(self, ctx, dy)", ctx, dy)
     dx, by_suffix = expect_gradients(name, made, in_shapes, ctx.in_shapes, layer.params)
     return dx, by_suffix
@@ -86,7 +86,7 @@ def _called(name: str, method: Callable[..., Any], wanted: str, *arguments: Any)
 
 
 @contextmanager
-def _told(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
+def _explaining(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
     """A block in which missing entries of ``ctx`` raise an error in three parts."""
     if not isinstance(layer, Layer):
         # It is being recorded: a user's code, if any, runs further inside.

@@ -85,7 +85,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     if taken is not None:
         step.do("begin", taken.begin)
     if step.holds:
-        held = [*_looked(step, taken, step.walked(again=False))]
+        held = [*_checked(step, taken, step.walked(again=False))]
         held.reverse()
         if taken is not None:
             step.agree(taken)
@@ -97,7 +97,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
             with step.rehearsed():
                 # The block announces the counts of the loss before a reducer asks for the first
                 # item. A skipped step has noted its loss.
-                items = _looked(step, taken, step.walked(again=taken is None))
+                items = _checked(step, taken, step.walked(again=taken is None))
                 if norm is not None:
                     known = step.knowing(norm, items)
                 for item in items:
@@ -110,7 +110,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         step.do("count", taken._succeeded)
 
 
-def _looked(
+def _checked(
     step: Carrier, taken: FiniteCheck | None, items: Iterable[LayerGradients]
 ) -> Iterator[LayerGradients]:
     """Yield ``items``, checked first if the step may be skipped."""

@@ -191,9 +191,12 @@ class Program:
         if changed:
             expected, received = "the net as it was recorded", changed
         elif shapes != self._shapes:
-            expected, received = f"arrays like {_told(self._shapes)}", _told(shapes)
+            expected, received = f"arrays like {_shapes_text(self._shapes)}", _shapes_text(shapes)
         elif beside != self._beside:
-            expected, received = f"targets like {_told_beside(self._beside)}", _told_beside(beside)
+            expected, received = (
+                f"targets like {_targets_text(self._beside)}",
+                _targets_text(beside),
+            )
         else:
             expected, received = "the thread that recorded it", "another thread"
         raise CallOrderError(
@@ -219,7 +222,7 @@ class Program:
             self._traffic += after.since(before)
 
 
-def _told(shapes: Sequence[Any]) -> str:
+def _shapes_text(shapes: Sequence[Any]) -> str:
     """Names with shapes and types from `shapes_of_feed`, as text."""
     told = []
     for name, *rest in shapes:
@@ -230,7 +233,7 @@ def _told(shapes: Sequence[Any]) -> str:
     return "; ".join(told)
 
 
-def _told_beside(parts: Sequence[Any]) -> str:
+def _targets_text(parts: Sequence[Any]) -> str:
     """Shapes and types of targets and weights from `shapes_of_targets`, as text."""
     told = [p.__name__ if isinstance(p, type) else f"{p[0]} {np.dtype(p[2])}" for p in parts]
     *targets, weights = told

@@ -305,13 +305,13 @@ def with_runs(
         for other in before.get(at, ()):
             try:
                 writer.run(other)
-            except _GoneError as error:
+            except _LostValueError as error:
                 raise CannotRepeatError(other) from error
         writer.go_on(at)
     return without_unread(writer.made)
 
 
-class _GoneError(Exception):
+class _LostValueError(Exception):
     """A value that a call reads is lost."""
 
 
@@ -346,7 +346,7 @@ class _Writer:
     def run(self, at: int, depth: int = 0) -> None:
         """Run kernel ``at`` again, after the kernels of its lost inputs."""
         if at < 0 or at in self.once or depth > _DEEPEST:
-            raise _GoneError
+            raise _LostValueError
         call = self.calls[at]
         led: dict[int, int] = {}
         for token in self._reads[at]:
@@ -377,7 +377,7 @@ class _Writer:
                 return where
         if wanted == -1:
             return token
-        raise _GoneError
+        raise _LostValueError
 
     def _note(self, token: int, where: int, at: int) -> None:
         """Note that ``where`` has the result of kernel ``at`` now."""

@@ -154,7 +154,9 @@ class _CaseRecorder:
                 case, run = self._runs[id(call)]
                 runs.setdefault(case, set()).add(run)
         estimates = self._chooser.estimates
-        return {case: CaseKernel(*self._given[case], len(runs[case]), estimates[case]) for case in runs}
+        return {
+            case: CaseKernel(*self._given[case], len(runs[case]), estimates[case]) for case in runs
+        }
 
     def _marked(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:

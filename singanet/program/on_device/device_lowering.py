@@ -267,7 +267,7 @@ class Replayed:
         self._groups, self._wait = tuple(groups), wait
 
     def __iter__(self) -> Iterator[Ready]:
-        return _Left([g.run for g in self._groups], [len(g.calls) for g in self._groups])
+        return _CountedRuns([g.run for g in self._groups], [len(g.calls) for g in self._groups])
 
     def launches(self) -> Launches:
         """All requests to the device."""
@@ -284,14 +284,14 @@ def _waited(call: Ready, wait: Callable[[], object]) -> None:
     wait()
 
 
-class _Left:
+class _CountedRuns:
     """An iterator over ``runs``, each of a number of recorded calls."""
 
     def __init__(self, runs: Sequence[Ready], counts: Sequence[int]) -> None:
         self._pairs = zip(runs, counts, strict=True)
         self._left = sum(counts)
 
-    def __iter__(self) -> _Left:
+    def __iter__(self) -> _CountedRuns:
         return self
 
     def __next__(self) -> Ready:

@@ -216,7 +216,7 @@ def put(found: Any, out: Any) -> Any:
             raise UnknownNameError(
                 _OUTPUTS_WHERE,
                 expected=f"a dict of arrays for {', '.join(map(repr, found))}",
-                received=", ".join(map(repr, out)) if isinstance(out, Mapping) else _told(out),
+                received=", ".join(map(repr, out)) if isinstance(out, Mapping) else _kind_text(out),
                 advice="give each output of the net an array",
             )
         pairs = [(found[name], out[name], f" of output {name!r}") for name in found]
@@ -249,12 +249,12 @@ def _refuse(made: Array, given: Any, what: str) -> None:
     raise ArgumentError(
         _OUTPUTS_WHERE,
         expected=wanted,
-        received=_told(given),
+        received=_kind_text(given),
         advice="make it by numpy.empty_like of the predictor's result without out",
     )
 
 
-def _told(given: Any) -> str:
+def _kind_text(given: Any) -> str:
     if hasattr(given, "dtype"):
         return f"a {type(given).__name__} of type {given.dtype}"
     return f"a {type(given).__name__}"
