@@ -133,7 +133,7 @@ def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
         matrix[part] = matrix[part].astype(wide) + scaled[part] @ b
 
 
-def pairs_beside(layers: Iterable[Layer]) -> dict[int, tuple[Layer, str]]:
+def pairs_by_weight(layers: Iterable[Layer]) -> dict[int, tuple[Layer, str]]:
     """Return the layer and suffix of each weight with a pair, by the weight's id."""
     return {id(each.params[s]): (each, s) for each in layers for s in each.adapters}
 

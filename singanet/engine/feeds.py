@@ -291,7 +291,7 @@ def _is_own_array(x: Any) -> bool:
     return hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "detach")
 
 
-def holds_own(x: Any) -> bool:
+def is_own_or_dict(x: Any) -> bool:
     """Whether ``x`` is an array of NumPy or CuPy, a sparse matrix, or a dict of NumPy arrays.
 
     Mostly it is, so that this is quick.
@@ -310,7 +310,7 @@ def own_arrays(where: str, x: Any, inputs: Mapping[str, Any] | None = None) -> A
     names with sample shapes, have one array, else it stays a list. Other values are returned
     unchanged. Errors: as `as_array`.
     """
-    if x is None or holds_own(x):
+    if x is None or is_own_or_dict(x):
         return x
     if isinstance(x, Mapping) and not is_frame(x):
         of_names = {name: {name: shape} for name, shape in (inputs or {}).items()}
@@ -462,7 +462,7 @@ class ColumnAdapter:
 
     def leaves(self, x: Any) -> bool:
         """Whether `arrays` returns ``x`` unchanged. A quick check, as it mostly does."""
-        return holds_own(x) and (self.table is None or type(x) is not dict)
+        return is_own_or_dict(x) and (self.table is None or type(x) is not dict)
 
     def arrays(self, where: str, x: Any, inputs: Mapping[str, Any]) -> Any:
         """``x`` with arrays of NumPy or CuPy alone; ``inputs`` are names with sample shapes.

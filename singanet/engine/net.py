@@ -369,12 +369,12 @@ class Net(GraphBuilder):
         else:
             device = self.device._widened()
         params = self.params()
-        stays = all(param.array_type == param.kept_as(wanted) for param in params)
+        stays = all(param.array_type == param.type_in(wanted) for param in params)
         if not stays:
             expect_in_memory(params, "net.as_type")
         self._run_on(device, wanted)
         if not stays:
-            self._lay(params, lambda param: param.value.astype(param.kept_as(wanted)))
+            self._lay(params, lambda param: param.value.astype(param.type_in(wanted)))
 
     def _run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Use this device and type from now on, in nested nets too."""

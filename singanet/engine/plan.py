@@ -267,7 +267,7 @@ class Plan:
             self.steps[-1].out_slots = list(range(start, len(self.slot_shapes)))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
-        self._let_integers_through()
+        self._mark_integers()
 
     def _expect_dense(self, name: str) -> None:
         """Errors: an output that is a sparse input."""
@@ -356,7 +356,7 @@ class Plan:
         by_name = {name: step for step in steps for name in step.members}
         self.steps, self.by_name = steps, {name: by_name[name] for name in self.by_name}
 
-    def _let_integers_through(self) -> None:
+    def _mark_integers(self) -> None:
         """Mark the steps that pass integers on, by their inputs or by what all readers require."""
         readers: dict[int, list[InputKind]] = {}
         for i, step in reversed(list(enumerate(self.steps))):

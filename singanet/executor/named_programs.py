@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.columns import is_sparse
 from singanet.base.described import shown
 from singanet.engine.executor import NetExecutor
-from singanet.engine.feeds import check_feed, holds_own, own_arrays
+from singanet.engine.feeds import check_feed, is_own_or_dict, own_arrays
 from singanet.engine.model import StepRequest
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.executor.symbols import (
@@ -431,7 +431,7 @@ class NamedProgram:
         except (KeyError, TypeError, AttributeError):
             raise self._refused(feed) from None
         if len(given) == len(self.inputs) == len(feed):
-            return given if holds_own(given) else own_arrays(f"{self.where}, feed", given)
+            return given if is_own_or_dict(given) else own_arrays(f"{self.where}, feed", given)
         drawn = []
         for one, mine in zip(self.draws, self._drawn, strict=True):
             if draw and all(name not in given for name in mine):

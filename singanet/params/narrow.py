@@ -502,7 +502,7 @@ def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Ar
     if xp is np:
         draws = rng.integers(0, 1 << 16, values.shape, np.uint16)
     else:
-        draws = _drawn_there(rng, values.shape, width, xp)
+        draws = _draw_on_device(rng, values.shape, width, xp)
     words: Array = ((values.view(np.uint32) + draws) >> 16).astype(np.uint16)
     nan = xp.isnan(values)
     if xp is not np or nan.any():
@@ -510,7 +510,7 @@ def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Ar
     return words
 
 
-def _drawn_there(rng: np.random.Generator, shape: Shape, width: int, xp: Any) -> Array:
+def _draw_on_device(rng: np.random.Generator, shape: Shape, width: int, xp: Any) -> Array:
     """16 bits for each number of ``shape``, on a device."""
     inputs, columns = shape
     runs = columns // width

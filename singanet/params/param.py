@@ -182,13 +182,13 @@ class Param:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the first values."""
-        return self.kept_as(self.root.dtype)
+        return self.type_in(self.root.dtype)
 
     @dtype.setter
     def dtype(self, dtype: np.dtype[Any]) -> None:
         self.root.dtype = dtype
 
-    def kept_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def type_in(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The type of the array in a net of ``dtype``: running state is of float32 at least.
 
         In float16 the mean of many batches loses most digits, and a variance above 65504 overflows.
@@ -293,7 +293,7 @@ class Param:
         """Assign ``array`` with its type; assigning `value` converts to the old type.
 
         Another byte order becomes the machine's, which files and kernels read. Running state
-        becomes float32 at least, see `kept_as`.
+        becomes float32 at least, see `type_in`.
         """
         if tuple(array.shape) != self.shape:
             raise ShapeError(
@@ -302,7 +302,7 @@ class Param:
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
             )
-        array = array.astype(self.kept_as(array.dtype).newbyteorder("="), copy=False)
+        array = array.astype(self.type_in(array.dtype).newbyteorder("="), copy=False)
         self.root.storage.replace(self.name, array)
         self.root.own(self.root.storage.array)
         changes.add()

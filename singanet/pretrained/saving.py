@@ -20,7 +20,7 @@ from singanet.checkpoint.sharded import SHARD_BYTES
 from singanet.data import Tokenizer
 from singanet.data.tokens.tokenizer import gguf_values
 from singanet.device import cpu
-from singanet.engine.adapting import add_pair, pairs_beside
+from singanet.engine.adapting import add_pair, pairs_by_weight
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError, one_of
 from singanet.layers.layer import Layer
@@ -213,7 +213,7 @@ def save(
         for param, _ in stored.members:
             if id(param) not in params:
                 raise _other(f"a net without the parameter {param.name!r}")
-    value_of = partial(_merged, pairs_beside(net.layers)) if adapted else _value
+    value_of = partial(_merged, pairs_by_weight(net.layers)) if adapted else _value
     sources = list(_sources(origin, np.dtype(net.dtype), value_of))
     if path.suffix.lower() == ".gguf":
         _form(origin, path).write(path, sources, origin.config, dtype)
