@@ -30,7 +30,7 @@ from singanet.layers.layer import Layer
 from singanet.ops import numpy_ops
 from singanet.params.grads import LayerGradients
 from singanet.program.ir import NotRecordableError, Ref, map_leaves
-from singanet.program.tangent import Carried
+from singanet.program.tangent import TangentRun
 from singanet.program.trace.layers import copy_into
 from singanet.program.trace.losses import targets
 from singanet.program.trace.recorder import Recorder, rehearse
@@ -197,7 +197,7 @@ def _tangents(
     recorder: Recorder, asked: Asked, question: Question, seeds: Any, net: Net
 ) -> Iterator[LayerGradients]:
     """Yield the items of the recorded pass, with tangents in place of gradients."""
-    carried = Carried(recorder.tape, [(at, net.device.put(vector)) for at, vector in seeds])
+    carried = TangentRun(recorder.tape, [(at, net.device.put(vector)) for at, vector in seeds])
     for mark in carried.run():
         arrays = map_leaves(mark.arguments, Ref, carried.array)
         if mark.name == "feed":

@@ -157,12 +157,12 @@ class Compiler:
         draft, kept = self._draft, self.kept
         asked = level != "none" or True in draft.tape.wishes.values()
         if not (asked and any(call.phase == "backward" for call in kept.calls)):
-            return loaded(draft, carried_on(draft, kept))
+            return loaded(draft, with_checks(draft, kept))
         from singanet.program.recompute import recomputed
 
         made, why = recomputed(kept, self.choice, level, lambda calls: laid_out(draft, calls))
         made = made._replace(kept_bytes=kept.layout.nbytes, decisions=why)
-        return loaded(draft, carried_on(draft, made))
+        return loaded(draft, with_checks(draft, made))
 
 
 def drop_unread(draft: Draft) -> list[Call]:
@@ -281,7 +281,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
 """The IR passes in order; recomputation and layout follow."""
 
 
-def carried_on(draft: Draft, recording: Recording) -> Recording:
+def with_checks(draft: Draft, recording: Recording) -> Recording:
     """``recording`` with checks of pending sums between calls, at intervals of some work."""
     carry_on, tokens = draft.tape.carry_on, draft.tape.tokens
     if carry_on is None:

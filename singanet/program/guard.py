@@ -73,7 +73,7 @@ class Guard:
         for inner in with_inner(part):
             if id(inner) in self._parts:
                 continue
-            names = _taken(inner)
+            names = _recorded_attributes(inner)
             # With a single name an attrgetter gives no tuple.
             get = attrgetter(*names, "__class__", "__class__")
             self._parts[id(inner)] = inner, get, get(inner)
@@ -212,7 +212,7 @@ def _same(live: Iterable[Any], held: list[Any]) -> bool:
         return False
 
 
-def _taken(part: Counted) -> list[str]:
+def _recorded_attributes(part: Counted) -> list[str]:
     """The attributes that a recording reads."""
     hidden = {"arguments", *part._asked_anew}
     return [name for name in vars(part) if not name.startswith("_") and name not in hidden]
@@ -222,7 +222,7 @@ def _other(part: Counted, get: Callable[[Any], Any], before: Any) -> str:
     patched = patched_methods(part)
     if patched:
         return min(patched)
-    names = [*_taken(part), "class"]
+    names = [*_recorded_attributes(part), "class"]
     try:
         now = get(part)
     except AttributeError:

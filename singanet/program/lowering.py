@@ -28,7 +28,7 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     # Counted from the last axis, as shapes broadcast.
     axis -= len(filled.shape)
     parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
-    if len(parts) < 2 or not _made_apart(call, filled):
+    if len(parts) < 2 or not _reads_own_elements(call, filled):
         return ready_call(call, array_of)
 
     def on(part: slice) -> Ready:
@@ -54,7 +54,7 @@ def _filled(call: Call) -> Ref | None:
     return out
 
 
-def _made_apart(call: Call, out: Ref) -> bool:
+def _reads_own_elements(call: Call, out: Ref) -> bool:
     """Whether each value of ``out`` depends only on operands at its own position."""
     return all(ref == out or ref.token != out.token for ref in refs_of(call))
 

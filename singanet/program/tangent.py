@@ -170,7 +170,7 @@ def is_constant(function: Any) -> bool:
     return function in _STEPS
 
 
-class Carried:
+class TangentRun:
     """Runs the calls of ``tape`` in order; tangents start at the arrays of ``seeds``.
 
     Arrays that no seed has reached have no tangent. The result of a call is freed after its last

@@ -241,25 +241,25 @@ class Fused:
 
     def take(self, call: Element) -> bool:
         """Add the call, if it can run together with the calls so far."""
-        made = self._taken(call)
+        made = self._fitted(call)
         if made is None:
             return False
         place, step, more = made
         self.given += [value for _, value, _ in more]
         # Steps are numbered after the inputs, whose number may still grow.
-        self._truths_of_given(more)
+        self._add_inputs(more)
         self.steps.append(step)
         self._written[place] = call.out
         self._known[place] = -len(self.steps)
         return True
 
-    def _truths_of_given(self, more: Iterable[tuple[Stretch | None, Any, bool]]) -> None:
+    def _add_inputs(self, more: Iterable[tuple[Stretch | None, Any, bool]]) -> None:
         for place, _, truth in more:
             if place is not None:
                 self._known[place] = len(self._truths)
             self._truths.append(truth)
 
-    def _taken(
+    def _fitted(
         self, call: Element
     ) -> tuple[Stretch, Register, list[tuple[Stretch | None, Any, bool]]] | None:
         """The output's place, the step, and the further inputs: place, value, whether boolean."""

@@ -77,7 +77,7 @@ class ConstantNet:
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
             # A kernel for several layers would hide a NaN in a parameter.
-            norms = {} if _constants(plan).hold_nan() else foldable(plan)
+            norms = {} if _constants(plan).contain_nan() else foldable(plan)
         self.norms = dict(norms)
         self.loose = fold_norms(plan, self.norms)
         self._plan: Plan | None = None
@@ -87,7 +87,7 @@ class ConstantNet:
     def _execution_plan(self) -> Plan:
         """The plan, with one step for all layers that one kernel computes."""
         if self._plan is None:
-            self.has_nan = self.constants.hold_nan()
+            self.has_nan = self.constants.contain_nan()
             self._plan = fused(self.loose) if self.has_nan else for_constants(self.loose)
         return self._plan
 
@@ -300,7 +300,7 @@ class CompiledNet:
         key = (*shapes_of_feed(feed), settings)
         program = mine.known.get(key) or self._made(mine, key, feed)
         if program is None and not self._ops.on_host:
-            raise self._not_there(mine, key)
+            raise self._unrecordable(mine, key)
         if program is None:
             made = self._net.by_layers(feed)
             made = made if self._net.link is None else self._net.link(made)
@@ -363,7 +363,7 @@ class CompiledNet:
         made = self._net.link(made)
         return made if out is None else put(made, out)
 
-    def _not_there(self, mine: _Thread, key: Any) -> ArgumentError:
+    def _unrecordable(self, mine: _Thread, key: Any) -> ArgumentError:
         return ArgumentError(
             "predictor",
             expected=f"layers that can be recorded, as constants come to {self._net.device.name} "
@@ -374,7 +374,7 @@ class CompiledNet:
 
     def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
         """The program of a kind of arrays, if it is due now and can be recorded."""
-        if key in mine.refused or (self._ops.on_host and not mine.comes_again(key)):
+        if key in mine.refused or (self._ops.on_host and not mine.is_due(key)):
             return None
         with self._net.constants.lock:
             try:
@@ -456,7 +456,7 @@ class _Thread(threading.local):
         self.arena = SharedArena()
         self._seen: OrderedDict[Any, None] = OrderedDict()
 
-    def comes_again(self, key: Any) -> bool:
+    def is_due(self, key: Any) -> bool:
         """Whether a kind of arrays is worth a program: there is room, or it came before."""
         if len(self.known) < CAPACITY or key in self._seen:
             return True

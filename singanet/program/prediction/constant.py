@@ -405,7 +405,7 @@ class Constants:
         """The constants by name."""
         return {each.name: each for each in self.all}
 
-    def hold_nan(self) -> bool:
+    def contain_nan(self) -> bool:
         """Whether any constant contains NaN."""
         return any(np.isnan(each.value).any() for each in self.all)
 
