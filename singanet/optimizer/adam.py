@@ -87,7 +87,7 @@ class Adam(ElementWise):
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
         alpha = rate * root / (1.0 - beta_1 ** (step + 1))
-        return alpha, beta_1, beta_2, epsilon_beside(self, step, root)
+        return alpha, beta_1, beta_2, epsilon_outside_root(self, step, root)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, epsilon = n
@@ -99,7 +99,7 @@ class Adam(ElementWise):
         descend(xp, w, first, s, alpha, epsilon)
 
 
-def epsilon_beside(rule: Any, step: int, root: float) -> float:
+def epsilon_outside_root(rule: Any, step: int, root: float) -> float:
     """Return the ε to add to √v, before the bias correction divides both by ``root``."""
     epsilon = at(rule.epsilon, step)
     return epsilon * root if rule.epsilon_after_correction else epsilon
@@ -337,7 +337,7 @@ class NAdam(Adam):
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
         fresh = rate * root * (1.0 - now) / (1.0 - product)
         momentum_rate = rate * root * after / (1.0 - product * after)
-        return fresh, momentum_rate, beta_1, beta_2, epsilon_beside(self, step, root)
+        return fresh, momentum_rate, beta_1, beta_2, epsilon_outside_root(self, step, root)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         fresh, momentum_rate, beta_1, beta_2, epsilon = n
@@ -394,7 +394,7 @@ class RAdam(Adam):
             return alpha, beta_1, beta_2, 0.0, 1.0
         spread = (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length)
         alpha *= math.sqrt(spread * (1.0 - power))
-        return alpha, beta_1, beta_2, 1.0, epsilon_beside(self, step, math.sqrt(1.0 - power))
+        return alpha, beta_1, beta_2, 1.0, epsilon_outside_root(self, step, math.sqrt(1.0 - power))
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, counts, epsilon = n
@@ -464,7 +464,7 @@ class LAMB(Adam):
         within = self.decoupled is None
         share = at(self.weight_decay, step) * state.decay_mult if within else 0.0
         correction = root / (1.0 - beta_1 ** (step + 1))
-        return rate, beta_1, beta_2, epsilon_beside(self, step, root), correction, share
+        return rate, beta_1, beta_2, epsilon_outside_root(self, step, root), correction, share
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _, kept = update

@@ -21,7 +21,7 @@ from singanet.base.progress import ProgressBar, erase_bar
 from singanet.parallel.communicators.rank_file import JOB, RankState, read_state
 from singanet.parallel.launch import hosts as mpirun
 from singanet.parallel.launch.hosts import elsewhere
-from singanet.parallel.launch.rank import ASKED, JobFolder, tells_of_others
+from singanet.parallel.launch.rank import ASKED, JobFolder, reports_others
 
 RANK = "singanet.parallel.launch.rank"
 """The module that each process runs."""
@@ -375,7 +375,7 @@ class Job:
                 *map(str, states[:_SHOWN]),
                 *_stack_lines(self._stacks(ranks, _silent(states))),
             )
-        if self._failure or any(map(tells_of_others, self._reports())):
+        if self._failure or any(map(reports_others, self._reports())):
             self._ask_for_stacks(ranks, states)
 
     def _look_at_start(
@@ -524,7 +524,7 @@ class Job:
         reported = {int(each["rank"]) for each in reports}
         if self._failure:
             return -1, 1, ""
-        if reports and not all(map(tells_of_others, reports)):
+        if reports and not all(map(reports_others, reports)):
             return self._reported(reports)
         if death is not None and death.rank not in reported:
             self._failure = f"{self._named(death.rank)} {death.how}"

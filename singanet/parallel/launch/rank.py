@@ -42,7 +42,7 @@ _PREFIX = "singanet-job-"
 _FOLDER_MEMORY = Path("/dev/shm")
 
 
-def tells_of_others(report: Mapping[str, Any]) -> bool:
+def reports_others(report: Mapping[str, Any]) -> bool:
     """Return True if a rank reports that others do not answer."""
     return str(report["kind"]).startswith("RankError") and "no answer" in str(report["text"])
 
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     report = {"rank": rank, "status": status, "kind": kind, "text": text, "time": time.time()}
     _report(folder, report)
-    if tells_of_others(report) and folder.is_dir():
+    if reports_others(report) and folder.is_dir():
         _await_stacks(folder)
     elif rank:
         # The same error of rank 0 is printed by rank 0; mpirun ends it when this rank has ended.

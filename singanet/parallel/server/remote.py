@@ -153,11 +153,11 @@ class Servers:
                 held[server].append(ServedParam(number, bare, owned))
             self.tables[param.name] = RemoteTable(self, param, number, made)
         if self.comm.rank == 0:
-            self._tell_all(held, replicas, anew)
+            self._send_to_all(held, replicas, anew)
         self.restored = of_first(self.comm, self.restored, "the snapshot of the servers")
         self.finished = self.finished or self.restored or 0
 
-    def _tell_all(
+    def _send_to_all(
         self,
         held: Mapping[int, Sequence[ServedParam]],
         replicas: Sequence[tuple[Param, Array]],
