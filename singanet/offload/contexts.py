@@ -1,4 +1,4 @@
-"""Contexts of layers whose parameters are elsewhere, and divided updates."""
+"""Updates of a parameter in parts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.params.param import Param
 
 PART = 8 << 20
-"""Bytes of an array that are in memory at a time; one of fewer is there as a whole."""
+"""The bytes of an array in memory at a time; a smaller array is there as a whole."""
 
 
 def rows_of_parts(chain: UpdateChain, param: Param) -> list[slice]:
     """The rows of a parameter that ``chain`` may update one after the other; none for all at once.
 
-    So it may where the rule treats each element alike, and no stage has arrays of its shape.
+    This requires a rule that treats all elements alike, and no stage with arrays of its shape.
     """
     rule, slots = chain.own_rule, chain.slots_of(param).values()
     nbytes = prod(param.shape) * chain.rule_type(param).itemsize
@@ -37,7 +37,7 @@ def state_at_a_time(chain: UpdateChain, param: Param) -> int:
 
 
 def part_of(entry: Entry, rows: slice) -> Entry:
-    """The place for some rows of an array."""
+    """The entry of some rows of an array."""
     shape = rows.stop - rows.start, *entry.shape[1:]
     nbytes = prod(shape) * entry.dtype.itemsize
     return Entry(f"{entry.name}[{rows.start}:{rows.stop}]", shape, entry.dtype, nbytes)
