@@ -51,9 +51,9 @@ class PlacedFile:
 class Generation:
     """The arrays of ``entries``, at their places in the safetensors file at ``path``.
 
-    Some of them consist of parts, row after row; ``units`` are those and all other arrays, with a
-    place each. ``behind`` names the units that have no values here, or later ones in the other
-    generation. Several threads may read and write.
+    Some of them consist of parts, row after row; ``units`` are these parts and all other arrays,
+    with a place each. ``behind`` names the units that have no values here, or later ones in the
+    other generation. Several threads may read and write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Generation:
 
     @classmethod
     def opened(cls, path: Path) -> Generation:
-        """The file at ``path`` as it was left. Errors: `FileFormatError` for another kind."""
+        """Open the existing file at ``path``. Errors: `FileFormatError` for another kind."""
         made = cls(path)
         try:
             made._read_table()
@@ -107,9 +107,9 @@ class Generation:
                     self.behind.add(unit.name)
 
     def lay_out(self, entries: Iterable[Entry]) -> None:
-        """Have places for ``entries``, with nothing in them where they are others than before.
+        """Allocate places for ``entries``, empty ones if they differ from before.
 
-        The space is taken at once, so that a disk is full now or never. Errors:
+        The space is allocated at once, so that a full disk fails now or never. Errors:
         `FileAccessError`; `ArgumentError` for a table that is too long.
         """
         wanted = {entry.name: entry for entry in entries}
@@ -146,12 +146,12 @@ class Generation:
         at = self._offsets[name] + start
         self._file.write(at, data)
         if hasattr(os, "posix_fadvise"):
-            # Linux begins to bring the pages to the disk, and a later flush waits for less.
+            # Linux starts to write the pages to the disk, so a later flush waits less.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._file.raw.fileno(), at, len(data), os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> None:
-        """Make durable what was written."""
+        """Flush all writes to the disk."""
         with explained(self.path, "write"):
             getattr(os, "fdatasync", os.fsync)(self._file.raw.fileno())
 
