@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from singanet.program.replay.replay import Replay
 
 SESSION = "session"
-"""The array of the file that holds the generator, as JSON in bytes; files of fits have it too."""
+"""The array of the file with the generator, as JSON in bytes; files of fits have it too."""
 _SESSION_BYTES = 1 << 14
 
 
@@ -75,7 +75,7 @@ class FolderPlace(ParamStorage):
         return self.shelf.read(self.name)
 
     def lend(self) -> Array:
-        # A program changes the array elsewhere, so that nobody else may.
+        # A program changes the array in its own memory, so no other code may.
         if current_tape() is not None or self.shelf.replays:
             return self.read()
         return self.shelf.lend(self.name)
@@ -97,9 +97,9 @@ def stored_place(tape: Any, shelf: OffloadStore, entry: Entry) -> Any:
 
 
 class _Behind(Wrapper):
-    """A stage around reducers, by whom updates come when nobody has the layer's arrays any more.
+    """A stage around reducers that is notified of updates when no stage uses the arrays any more.
 
-    What was updated goes back to the folder by ``leave``.
+    It stores the updated arrays in the folder by ``leave``.
     """
 
     traits = StageTraits(reads="nothing")
@@ -119,8 +119,8 @@ class OffloadExecutor(LayerByLayer):
     """Runs the layers one after the other, each with its arrays read ahead and written back.
 
     ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
-    what optimizers keep other than in ``slots`` stay in memory. With ``activations`` what contexts
-    hold goes to the folder as well, and nothing is recomputed.
+    optimizers' arrays outside ``slots`` stay in memory. With ``activations`` the arrays of contexts
+    go to the folder as well, and nothing is recomputed.
     """
 
     can = Capabilities(is_so="is offloaded", way_back="call net.onload() first")
@@ -138,11 +138,11 @@ class OffloadExecutor(LayerByLayer):
         if activations:
             self.programs.recompute, self.programs.spills = "none", shelf
         self._one = free_in_children(threading.Lock())
-        # By parameter the rows whose state comes together, where it does not come as a whole.
+        # By parameter, the rows whose state is read together, if it is read in parts.
         self._rows: dict[str, list[slice]] = {}
         self._net = net
         self._process = os.getpid()
-        # Whether a layer is updated by what sees its updates, and whether state may be changed now.
+        # Whether updates of a layer are observed, and whether state may be changed now.
         self._sees_updates = self._lends = False
         self._rule_chain = UpdateChain(None)
         self._behind: _Behind | None = None
@@ -163,7 +163,7 @@ class OffloadExecutor(LayerByLayer):
         """The Python steps of recorded steps, and why others are not recorded."""
         return [*self.programs.notes, *self.programs.refusals]
 
-    # -- what executors do ----------------------------------------------------------------------
+    # -- the interface of executors --------------------------------------------------------------
 
     def evaluate(
         self,
@@ -207,7 +207,7 @@ class OffloadExecutor(LayerByLayer):
         return WatchedPass(super().forward(net, feed, asked, starts, other), self.watched)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
+        """Run a step. Errors: if the folder fails, the step is undone."""
         self._expect_own_process()
         if self.shelf.replays:
             raise CallOrderError(
@@ -221,8 +221,8 @@ class OffloadExecutor(LayerByLayer):
         several = [stage for stage in chain.reducers if not stage._alone]
         self._ends_late = bool(several)
         self._updates_late = not all(stage._local for stage in several)
-        # Mixed precision has to be outermost, and servers of rows refuse what looks at values: what
-        # they update goes back at the end of the step.
+        # Mixed precision has to be outermost, and servers of rows refuse stages that read values:
+        # their updates are stored at the end of the step.
         alone = chain.scaled is not None or any(stage.traits.serves for stage in several)
         if self._updates_late and not alone:
             request = request._replace(optimizer=self._behind_all(request.optimizer))
@@ -253,12 +253,12 @@ class OffloadExecutor(LayerByLayer):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """A block in which a program has the folder. Errors: it is within that of another."""
+        """A block in which a program uses the folder. Errors: it is inside another such block."""
         if not self._one.acquire(blocking=False):
             raise CallOrderError(
                 "net.backward",
-                expected="a walk that goes on after the step or pass that is under way",
-                received="one that goes on within it, by its measure, loss or layer",
+                expected="a walk that continues after the present step or pass",
+                received="a walk that continues within it, by its measure, loss or layer",
                 advice="end the walk before, or after it",
             )
         try:
@@ -269,7 +269,7 @@ class OffloadExecutor(LayerByLayer):
     def _by_program(
         self, find: Callable[[], Replay | None], run: Callable[[Replay, Array], Any]
     ) -> Any:
-        """Return what ``run`` makes by the program found; None if there is none."""
+        """Return the result of ``run`` on the program found; None if there is none."""
         if not self._turns(self._net):
             return None
         with self._turn():
@@ -354,10 +354,10 @@ class OffloadExecutor(LayerByLayer):
         self.shelf.commit(self._small())
 
     def bind(self, optimizer: Any, of_folder: bool = False) -> None:
-        """Keep the state of ``optimizer`` in the folder as well, and no longer that of another.
+        """Store the state of ``optimizer`` in the folder as well, instead of another's.
 
-        With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
-        has no room; state in the folder of another optimizer, or without a bound one.
+        With ``of_folder`` it gets the state that is there. Errors: a ``keep`` that is too small for
+        a layer; state in the folder of another optimizer, or without a bound one.
         """
         chain = UpdateChain(optimizer)
         rule = chain.own_rule
@@ -418,7 +418,7 @@ class OffloadExecutor(LayerByLayer):
         self._take_state()
 
     def load_small(self) -> None:
-        """Take what is not large from the latest generation: parameters, and the generator."""
+        """Load the small arrays from the latest generation: parameters, and the generator."""
         for param in self._net.params():
             if f"net/{param.name}" in self.shelf.latest.entries and param.storage.in_memory:
                 param.value[...] = self._array(f"net/{param.name}")
@@ -460,7 +460,7 @@ class OffloadExecutor(LayerByLayer):
             self._adopt(entries)
 
     def _adopt(self, entries: list[Entry]) -> None:
-        """Have places for ``entries``, and large parameters of layers that came later in them."""
+        """Allocate places for ``entries``; store large parameters of new layers there."""
         laid = self.shelf.lay_out(entries, self._small)
         chain, known, parts = self._rule_chain, self.shelf.next.entries, {}
         self._rows = {}
@@ -541,7 +541,7 @@ class OffloadExecutor(LayerByLayer):
             for param in away(plan.steps[i]):
                 group.append(f"net/{param.name}")
                 left[param.name] -= 1
-                # It is updated where it is used for the last time.
+                # It is updated at its last use.
                 here = self.rule is not None and not left[param.name]
                 if here and self._rule_chain.rule.state(param.name).is_away:
                     units = [self._units(param.name, k) for k in self._state_names(param.name)]
@@ -570,7 +570,7 @@ class OffloadExecutor(LayerByLayer):
         return whole
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
-        """The states of the parameters ``names``, as far as their arrays go to the folder."""
+        """The states of the parameters ``names`` whose arrays go to the folder."""
         if self.rule is None:
             return []
         known = self.shelf.next.entries
@@ -681,7 +681,7 @@ def is_large(param: Param) -> bool:
 def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
     """The bytes that have to be in memory for the layer with most of them, and its name.
 
-    Those of its large parameters, and of the state that the rule of ``chain`` keeps of these.
+    They are its large parameters, and the state of these in the rule of ``chain``.
     """
     needs = []
     for step in net.planned().steps:
@@ -691,7 +691,7 @@ def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
 
 
 def is_large_entry(entry: Entry) -> bool:
-    """`is_large`, by what the file says of a trained parameter."""
+    """`is_large`, by the entry of a trained parameter."""
     return entry.nbytes > SMALL
 
 
