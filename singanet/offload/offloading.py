@@ -98,7 +98,7 @@ def onload(net: Net) -> None:
 
 
 def _prepared_folder(folder: Path, resume: bool) -> bool:
-    """Make ``folder``; whether it was made. Errors: it holds something else than is wanted."""
+    """Create ``folder``; return whether it is new. Errors: unexpected contents."""
     with explained(folder, "write"):
         there = folder.exists()
         if not there and not resume:
