@@ -1,8 +1,8 @@
 """The parameters in memory and the room that they take.
 
-Two files, the generations, take turns. A step reads the one and writes what it changes to the
-other; at its end the rest is copied and the text file ``latest`` is replaced by one that names
-the other. So there is a whole checkpoint at any moment, and each array is written once a step. One
+Two files, the generations, take turns. A step reads one of them and writes its changes to the
+other; at its end the rest is copied and the text file ``latest`` is replaced by one that names the
+other. So there is a whole checkpoint at any moment, and each array is written once a step. One
 thread reads ahead and writes back.
 """
 
@@ -41,11 +41,11 @@ class Room:
     xp: Any = np
 
     def new(self, nbytes: int) -> Array:
-        """So many bytes, in pages of their own, which the system has back once they are let go."""
+        """Allocate ``nbytes`` in pages of their own, which return to the system when freed."""
         return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
 
     def put(self, array: Array) -> Array:
-        """``array`` as one of this memory."""
+        """Return ``array`` as an array of this memory."""
         return np.asarray(array)
 
     def fill(self, array: Array, read: Move) -> None:
@@ -53,7 +53,7 @@ class Room:
         read(bytes_of(array))
 
     def drain(self, array: Array, write: Move) -> None:
-        """Have ``write`` take ``array``."""
+        """Have ``write`` write ``array``."""
         write(bytes_of(array))
 
     def lock(self, array: Array) -> None:
@@ -83,11 +83,11 @@ class DeviceRoom(Room):
         write(bytes_of(self._transfers.fetch(array)))
 
     def lock(self, array: Array) -> None:
-        """Nothing: on a device it cannot be forbidden."""
+        """Do nothing: a device's arrays cannot be read-only."""
 
 
 def room_on(device: Device) -> Room:
-    """The memory in which a net of ``device`` has its arrays."""
+    """The memory for the arrays of a net on ``device``."""
     return Room() if device.ops.xp is np else DeviceRoom(device)
 
 
@@ -114,9 +114,9 @@ class _LoadedArray:
 
 
 class OffloadStore:
-    """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
+    """The arrays of a folder by name; at most ``keep`` bytes of unlent ones are in memory.
 
-    That memory is ``room``. The generation ``latest`` is a checkpoint, ``next`` becomes one; the
+    This memory is ``room``. The generation ``latest`` is a checkpoint, ``next`` becomes one; the
     arrays ``fresh`` have their last values in ``next``.
     """
 
@@ -129,7 +129,7 @@ class OffloadStore:
         self.latest = latest
         self.next = following
         self.fresh: set[str] = set()
-        # What is zeros until it is written.
+        # The arrays that are zeros until they are written.
         self._blank: set[str] = set()
         self._parts: Mapping[str, Sequence[Entry]] = {}
         self._schedule = AccessOrder()
@@ -141,9 +141,9 @@ class OffloadStore:
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self.peak = 0
-        # The arrays that a program uses now, its run, and whether that meets its caller; the
-        # views that this one got; and the memory that programs have: whose it is, and the names
-        # of arrays that it still holds.
+        # The arrays that a program uses now, its run, and whether that meets its caller; the views
+        # that this one got; and the memory that programs have: whose it is, and the names of the
+        # arrays in it.
         self.loaded: dict[str, Array] = {}
         self._run_now: LoadRun | None = None
         self._rests = False
@@ -155,9 +155,9 @@ class OffloadStore:
     # -- for programs ---------------------------------------------------------------------------
 
     def claim(self, program: object, nbytes: int, beside: int) -> Array:
-        """Return memory for ``program``, the same as before if nobody else had it meanwhile.
+        """Return memory for ``program``, the same as before if no other program had it meanwhile.
 
-        There is room for so many bytes ``beside`` it.
+        There is room for ``beside`` further bytes.
         """
         self.leave()
         self.put_back()
@@ -175,7 +175,7 @@ class OffloadStore:
                     self._drop_program()
                     memory = self.room.new(nbytes + ALIGNMENT)
                 self._program = program, memory
-                # What the calls of the program make is not counted.
+                # Arrays that the program's calls compute are not counted.
                 self._on_top = ALIGNMENT + max(-beside, 0)
                 self.peak = max(self.peak, self._total())
             return self._program[1]
@@ -187,22 +187,22 @@ class OffloadStore:
 
     @property
     def replays(self) -> bool:
-        """Whether a program runs, and nobody else may change arrays."""
+        """Whether a program runs, so that no other code may change arrays."""
         return self._run_now is not None and not self._rests
 
     def begin(self, run: LoadRun) -> frozenset[str]:
-        """Begin the replay of ``run``; return the names of the arrays that the memory holds."""
+        """Start the replay of ``run``; return the names of the arrays in the memory."""
         self._run_now, names, self._kept = run, self._kept, frozenset()
         return names
 
     def end(self, names: frozenset[str]) -> None:
-        """End a replay, whose memory holds the arrays ``names`` from now on."""
+        """End a replay; the arrays ``names`` stay in its memory."""
         self.rest(False)
         self.loaded.clear()
         self._run_now, self._kept = None, names
 
     def rest(self, rests: bool) -> None:
-        """Let the caller of a replay use the store for as long as it ``rests``.
+        """Set whether the replay ``rests``, so that its caller may use the store.
 
         Arrays that it got are read-only afterwards.
         """
@@ -221,7 +221,7 @@ class OffloadStore:
             self._run_now.leave()
 
     def scratch(self) -> PassFile:
-        """Return a file for what the calls of a run make."""
+        """Return a file for arrays that the calls of a run compute."""
         return PassFile(self.folder)
 
     def fill(self, name: str, array: Array) -> None:
@@ -287,9 +287,9 @@ class OffloadStore:
             self._run_now.pause(name)
 
     def put_back(self, names: Iterable[str] | None = None, changed: bool = True) -> None:
-        """End the loan of ``names``, or of all; what was ``changed`` is written.
+        """End the loan of ``names``, or of all; ``changed`` arrays are written.
 
-        Who still has the arrays can change them no more.
+        Other references to them become read-only.
         """
         with self._changed:
             for name in list(self._held) if names is None else names:
@@ -382,7 +382,7 @@ class OffloadStore:
         self._move(self.latest.entries.values())
 
     def roll_back(self) -> None:
-        """Back to the last `commit`, whatever was lent or written since."""
+        """Return to the last `commit`, dropping later loans and writes."""
         with self._changed:
             self._writes.clear()
             self._changed.wait_for(self._is_quiet)
@@ -395,7 +395,7 @@ class OffloadStore:
             self._blank.clear()
 
     def close(self) -> None:
-        """Let go of what is in memory, and end the thread."""
+        """Free the memory, and end the thread."""
         with self._changed:
             self._schedule = AccessOrder()
             self._writes.clear()
@@ -471,14 +471,15 @@ class OffloadStore:
                 self.latest.read(name, part, start)
             self.next.write(name, part, start)
 
-    # -- for the thread that reads and writes, and all that is done with the lock held -------------
+    # -- for the thread that reads and writes; the lock is acquired
+    # ---------------------------------
 
     def _wake(self) -> None:
         if self._thread is None:
             if sys.is_finalizing():
-                # A walk that was left open is closed as Python ends, when no thread starts.
+                # An abandoned walk is closed at the end of Python, when no thread can start.
                 return
-            # A daemon: what it has not written is no part of a checkpoint yet.
+            # A daemon, since unwritten arrays are not part of a checkpoint yet.
             self._thread = threading.Thread(target=self._run, name="offloading", daemon=True)
             self._thread.start()
         else:
@@ -503,7 +504,7 @@ class OffloadStore:
                     self.fill(job, held.array)
                 else:
                     self.room.drain(held.array, partial(self.next.write, job))
-            except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
+            except Exception as caught:  # noqa: BLE001 - raised by the next wait for it
                 error = caught
             with self._changed:
                 self._done(job, held, reads, error)
@@ -523,7 +524,7 @@ class OffloadStore:
         self._changed.notify_all()
 
     def _next_job(self) -> str | None:
-        """The next array to read or write: one in demand, else a changed one, else one ahead."""
+        """The next array to read or write: a requested one, else a changed one, else one ahead."""
         if self._error is not None:
             return None
         wanted = self._demand
@@ -562,9 +563,9 @@ class OffloadStore:
         return free + held + of_program
 
     def _make_room(self, nbytes: int, distance: int) -> bool:
-        """Whether there is room, once what is needed later than in so many groups has gone.
+        """Whether there is room after dropping arrays needed later than in ``distance`` groups.
 
-        In free memory of that size there is.
+        Free memory of the same size is room, unless the array comes from ``outside``.
         """
         while (total := self._total()) + nbytes > self.keep:
             free = any(memory.nbytes == nbytes for memory in self._free)
@@ -573,7 +574,7 @@ class OffloadStore:
             if self._free:
                 self._free.pop()
                 continue
-            # Not what somebody waits for, however late the schedule has it, as for a file.
+            # Never drop a requested array, however late it is in the schedule.
             known = self._held.items()
             clean = [k for k, held in known if held.state == "clean" and k != self._demand]
             victim = max(clean, key=self._schedule.distance, default=None)
