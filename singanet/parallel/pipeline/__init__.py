@@ -1,4 +1,4 @@
-"""A net whose layers lie on several ranks, one behind the other."""
+"""A net whose layers are on several ranks, in order."""
 
 from singanet.layers.symbol import stage
 from singanet.parallel.pipeline.pipeline import Pipeline
