@@ -25,10 +25,10 @@ WAYS = ("balance", "measure")
 """How the stages of a net are found: by counted work, or by times."""
 
 _TOUCHED = 32.0
-"""Multiply-adds of products that take as long as reading or writing one element."""
+"""The multiply-adds in the time of reading or writing one element."""
 
 _BACK = 2.0
-"""The work of a walk back, where that of a forward is 1."""
+"""The work of a backward, relative to a forward."""
 
 _SAMPLES = 4
 """Samples of a measured pass, and of a counted micro-batch."""
@@ -40,8 +40,7 @@ _EXTENT = 8
 class Cost(NamedTuple):
     """The cost of a layer for a sample: work forward and backward, and bytes that it leaves.
 
-    Work is told in seconds, or in multiply-adds. ``held`` are the bytes of its parameters, which it
-    takes once.
+    Work is in seconds, or in multiply-adds. ``held`` are the bytes of its parameters, counted once.
     """
 
     work: float
@@ -56,10 +55,10 @@ def assigned(
     memory: float | None,
     costs: Mapping[str, Callable[[], Sequence[Cost]]],
 ) -> list[int]:
-    """The stage of each step of ``net``: see `Pipeline`; ``alive`` has the samples held by stage.
+    """The stage of each step of ``net``: see `Pipeline`; ``alive`` has the samples by stage.
 
-    ``costs`` tells those of the steps by way, the same on all ranks.
-    Errors: another number of stages than ``alive`` has.
+    ``costs`` returns the costs of the steps by way, the same on all ranks. Errors: another number
+    of stages than ``alive`` has.
     """
     way, steps = "balance" if stages is None else stages, net.planned().steps
     if stages is None and is_drawn(net):
@@ -74,7 +73,7 @@ def assigned(
             )
         own, every = [k for k, step in enumerate(steps) if not is_input(step)], costs[way]()
         of_layers = balanced([every[k] for k in own], len(alive), alive, memory)
-        # An input is fed where it is read: it goes with the layer after it.
+        # An input is fed to its reader, so it is on the stage of the layer after it.
         places = np.searchsorted(own, range(len(steps))).clip(max=len(own) - 1)
         found = [of_layers[k] for k in places]
     else:
@@ -137,9 +136,9 @@ def as_drawn(net: Net) -> list[int]:
 
 
 def by_names(net: Net, firsts: Sequence[str]) -> list[int]:
-    """The stage of each step, where ``firsts`` are the first layers of stages 1, 2, ...
+    """The stage of each step; ``firsts`` are the first layers of stages 1, 2, ...
 
-    A nested net stands for the first of its layers. Errors: an unknown name, another order.
+    The name of a nested net means the first of its layers. Errors: an unknown name, another order.
     """
     if not isinstance(firsts, Sequence):
         raise ArgumentError(
@@ -215,7 +214,7 @@ def counted(net: Net) -> list[Cost]:
         # A micro-batch reads them once.
         elements += sum(prod(p.shape) for p in step.layer.params.values()) / _SAMPLES
         products = multiply_adds(step.layer, reads, writes) or 0
-        # An input hands on what it is fed with.
+        # An input only passes its feed on.
         work = 0.0 if isinstance(step.layer, Dummy) else products + _TOUCHED * elements
         found.append(
             Cost(
@@ -287,11 +286,11 @@ def _too_many(stages: int, steps: int) -> ArgumentError:
 
 
 class StagePlan(Plan):
-    """The steps of ``whole`` that ``stage`` computes, where ``stages`` are those of each step.
+    """The steps of ``whole`` that ``stage`` computes; ``stages`` has the stage of each step.
 
-    What earlier stages make enters as if it were fed, under the names of the steps that made it:
-    ``received`` has these names by stage, ``sent`` the names of the own steps that later stages
-    read. All outputs of the net come to the last stage. Inputs are fed wherever they are read.
+    Outputs of earlier stages enter like feeds, under the names of their steps: ``received`` has
+    these names by stage, ``sent`` the names of the own steps that later stages read. The last stage
+    has all outputs of the net. Inputs are fed to all their readers.
     """
 
     def __init__(self, whole: Plan, stages: Sequence[int], stage: int) -> None:
@@ -346,7 +345,7 @@ def _by_stage(
 
 
 def _entry(step: NodeStep) -> NodeStep:
-    """A step that is fed with what ``step`` has made elsewhere."""
+    """A step that is fed with the output of ``step`` on another stage."""
     layer = Dummy(step.name)
     layer.build(step.out_shapes if step.many_out else step.out_shapes[0])
     node = Node(step.name, layer, 0, (), out_shapes=layer.out_shapes)
@@ -372,7 +371,7 @@ class StagePart(PlanView):
 class RemoteStorage(ParamStorage):
     """Another rank, of pipeline stage ``stage``.
 
-    It is asked for only where the others answer; what is written to it is that stage's to write.
+    It can be read only while the others answer; its stage writes it.
     """
 
     __slots__ = ("_dtype", "ask", "name", "stage")
@@ -389,7 +388,7 @@ class RemoteStorage(ParamStorage):
         return self._dtype
 
     def read(self) -> Array:
-        """The array. Errors: `CallOrderError` where nobody answers."""
+        """The array. Errors: `CallOrderError` if the other rank does not answer."""
         if self.ask is None:
             raise CallOrderError(
                 f"parameter {self.name!r}",
@@ -401,10 +400,10 @@ class RemoteStorage(ParamStorage):
         return self.ask()
 
     def lend(self) -> Array:
-        """As `read`, of which a change would be lost."""
+        """The array, read-only, since changes would be lost."""
         array = self.read()
         array.flags.writeable = False
         return array
 
     def write(self, array: Array) -> None:
-        """Do nothing, as every rank is given the whole state and takes what is its own."""
+        """Do nothing: every rank gets the whole state and stores its own part."""
