@@ -70,8 +70,8 @@ class Pipeline:
     batch, as with `Accumulator`; `BatchNormalization` sees micro-batches. ``places`` maps layers to
     stages; a training state of `fit` includes it.
 
-    Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
-    row; a net that another executor carries out; nets that differ between ranks.
+    Errors: a number of ranks that ``replicas`` does not divide; another number of stages than ranks
+    in a row; a net with another executor; nets that differ between ranks.
 
     Args:
         net: The net.
@@ -116,7 +116,7 @@ class Pipeline:
         self.replica, self.stage = divmod(self.comm.rank, self.count)
         self.net, self.before = net, net.executor
         can = self.before.can
-        # Those of the stage: of the net as it was there may be others.
+        # The programs of the stage; the net itself may have others.
         self.programs: Any = copy.deepcopy(self.before) if can.records and not can.holds else None
         self.share = self.replica, rows
         self.measuring = range(self.count - 1, self.comm.size, self.count)
@@ -127,11 +127,11 @@ class Pipeline:
         costs = {"balance": lambda: counted(net), "measure": self._costs}
         found = assigned(net, stages, held, memory, costs)
         self.places = dict(zip((step.name for step in plan.steps), found, strict=True))
-        # Where the user has said it, no file says otherwise.
+        # Stages given by the user take precedence over a file's.
         self._said = is_drawn(net) if stages is None else not isinstance(stages, str)
         self._params = {p.name: p for step in plan.steps for p in step.layer.params.values()}
         self._users = self._users_of(plan)
-        # What is held in fewer bits is so wherever it comes to be.
+        # Narrow weights stay narrow when they move.
         self._blank = {
             name: param.storage.blank()
             for name, param in self._params.items()
@@ -162,7 +162,7 @@ class Pipeline:
             f"{self.schedule}, micro_batches={self.micro_batches})"
         )
 
-    # -- what executors do ----------------------------------------------------------------------
+    # -- the interface of executors --------------------------------------------------------------
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """Compute the outputs of ``net`` for ``feed`` and of layers ``asked``, on all ranks."""
@@ -239,7 +239,7 @@ class Pipeline:
                 else:
                     self.programs._stage(part, run, by_layers)
         except BaseException:
-            # What was gathered is of no use to the next step.
+            # The summed gradients are of no use to the next step.
             self._gather = None
             raise
         finally:
@@ -281,7 +281,7 @@ class Pipeline:
                     advice=f"write {kind}(optimizer, comm=pipeline.replicas)",
                 )
 
-    # -- what a training asks -------------------------------------------------------------------
+    # -- the interface of trainings --------------------------------------------------------------
 
     @property
     def exchanged(self) -> Exchanged:
@@ -299,9 +299,9 @@ class Pipeline:
     # -- the whole net --------------------------------------------------------------------------
 
     def on_first(self, work: Callable[[], T]) -> T | None:
-        """``work()`` on rank 0, where all parameters can be read meanwhile; None on the others.
+        """Run ``work()`` on rank 0, which can read all parameters meanwhile; None on the others.
 
-        All ranks call it. Parameters come one at a time, and are not kept:
+        All ranks call it. Parameters are sent one at a time, and not stored:
         ``pipeline.on_first(lambda: net.save("net.npz"))`` writes the whole net.
         """
         names, made = list(self._params), None
@@ -328,7 +328,7 @@ class Pipeline:
         return made
 
     def gather(self) -> None:
-        """Let every rank have the whole net again, carried out as before. All ranks call it."""
+        """Give every rank the whole net again, with its earlier executor. All ranks call it."""
         for name, param in self._params.items():
             made = self._told(param, self._users[name][0])
             if isinstance(param.storage, RemoteStorage):
@@ -338,7 +338,7 @@ class Pipeline:
             self.programs.clear()
 
     def _told(self, param: Param, root: int) -> ParamStorage:
-        """A storage with what ``param`` is on the stage ``root``, told to all of the row."""
+        """A storage with the value of ``param`` from the stage ``root``, sent to the whole row."""
         what, here = f"the value of {param.name}", not isinstance(param.storage, RemoteStorage)
         blank = self._blank.get(param.name)
         if blank is None:
@@ -409,9 +409,9 @@ class Pipeline:
         return StagePart(net, StagePlan(plan, list(self.places.values()), self.stage))
 
     def _can_move(self, places: Mapping[str, int]) -> bool:
-        """Whether the layers may be where ``places`` says, since no user has said where they are.
+        """Whether the layers may move to ``places``: the user has not placed them.
 
-        Another number of stages, and other layers, are no place for them.
+        The number of stages and the layers must be the same.
         """
         if self._said or places.keys() != self.places.keys():
             return False
@@ -424,7 +424,7 @@ class Pipeline:
         return {*places.values()} == {*range(self.count)}
 
     def move(self, places: Mapping[str, int]) -> None:
-        """Let the layers be where ``places`` says, which `_can_move`; all ranks call it."""
+        """Move the layers to ``places``, as `_can_move` allows; all ranks call it."""
         before, self.places = self._users, {name: places[name] for name in self.places}
         self._users = self._users_of(self.net._execution_plan())
         for name, param in self._params.items():
@@ -448,7 +448,7 @@ class Pipeline:
     def _cuts(self, feed: Mapping[str, Any]) -> list[slice]:
         """Micro-batches of the samples of ``feed``, the first ones larger by one at most.
 
-        They are fewer where samples are few, or layers need several at once.
+        They are fewer if samples are few, or if layers need several at once.
         """
         first = next(iter(feed.values()))
         samples = len(first[0] if isinstance(first, (list, tuple)) else first)
@@ -460,13 +460,13 @@ class Pipeline:
     # -- parameters of several stages -----------------------------------------------------------
 
     def _shared(self) -> Iterator[tuple[str, int, list[int]]]:
-        """Parameters that this stage shares with others: name, who updates it, who else has it."""
+        """Parameters that this stage shares with others: name, updating stage, other stages."""
         for name, users in self._users.items():
             if len(users) > 1 and self.stage in users:
                 yield name, users[0], users[1:]
 
     def _join_shared(self, run: StageRun, on: Any, items: list[LayerGradients]) -> None:
-        """Let the first stage that has a parameter have its gradients, and no other."""
+        """Send the gradients of shared parameters to their first stage."""
         for name, owner, others in self._shared():
             item = next((each for each in items if name in each.names), None)
             own = None
@@ -493,7 +493,7 @@ class Pipeline:
     def _hand_back(self, stages: Sequence[Wrapper] = ()) -> None:
         """Send shared parameters from the stage that updates them to the other stages with them.
 
-        With them go their moving averages, if ``stages`` of the optimizer keep any.
+        Their moving averages are sent too, if ``stages`` of the optimizer have any.
         """
         averages = [stage.averages for stage in stages if isinstance(stage, Averaged)]
         for name, owner, others in self._shared():
@@ -520,17 +520,17 @@ class Pipeline:
 
 
 def _as_pair(grad: Gradient | None) -> list[Array | None]:
-    """A gradient as two arrays, of which rows need both."""
+    """A gradient as two arrays; only row-sparse ones need both."""
     return [*grad] if isinstance(grad, RowSparse) else [grad, None]
 
 
 def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
-    """What `_as_pair` was given."""
+    """The inverse of `_as_pair`."""
     return first if first is None or second is None else RowSparse(first, second)
 
 
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
-    """Errors: what goes by all layers so far, of which each stage has some."""
+    """Errors: optimizer stages that need all layers, as each pipeline stage has some."""
     for stage in chain.stages:
         if stage.traits.across_layers:
             raise ArgumentError(
