@@ -45,7 +45,7 @@ def schedule(name: str, stages: int, micro_batches: int) -> list[list[Op]]:
 
 
 def _of_stage(ahead: int, count: int) -> list[Op]:
-    """``ahead`` forwards, then forwards and backwards in turns, and the backwards that are left."""
+    """``ahead`` forwards, then forwards and backwards in turn, and the remaining backwards."""
     forwards = [Op("forward", i) for i in range(count)]
     backwards = [Op("backward", i) for i in range(count)]
     ahead = min(ahead, count)
