@@ -34,7 +34,7 @@ __all__: list[str] = []
 
 
 class Gathering(Protocol):
-    """What puts slices together, as `Gathers`."""
+    """The object that assembles slices, as `Gathers`."""
 
     comm: Communicator
     lent: list[Slices]
@@ -51,9 +51,9 @@ class SliceStandIn(StandIn):
 
 
 class Slices(ParamStorage):
-    """Rows ``rows[k]`` to ``rows[k + 1]`` of the parameter ``name`` are those of rank k.
+    """The rows ``rows[k]`` to ``rows[k + 1]`` of the parameter ``name`` are on rank k.
 
-    ``whole`` is the array of all, of which the rank keeps its own. All ranks read and lend it at
+    ``whole`` is the whole array; the rank stores its own slice of it. All ranks read and lend it at
     the same point.
     """
 
@@ -97,17 +97,17 @@ class Slices(ParamStorage):
 
     @property
     def bounds(self) -> list[int]:
-        """Where the slices begin, in elements, then how many there are."""
+        """The first element of each slice, then the number of elements."""
         width = prod(self.shape[1:])
         return [row * width for row in self.rows]
 
     @property
     def stand_in(self) -> Array:
-        """An array of the whole one's shape and type, for those who update slices."""
+        """An array of the whole one's shape and type, for updates by slices."""
         return self._stand_in
 
     def here(self) -> Array:
-        # What is lent would be out of date.
+        # A lent array would be out of date.
         self.put_back()
         return self.own
 
@@ -122,7 +122,7 @@ class Slices(ParamStorage):
         return found
 
     def lend(self) -> Array:
-        """As `ParamStorage`; in steps that update by slices what stands for it."""
+        """Return the live array; in steps that update by slices, a placeholder for it."""
         if self.gathers.by_slices:
             return self._stand_in
         if self._lent is None:
@@ -135,11 +135,11 @@ class Slices(ParamStorage):
         self.updated()
 
     def updated(self) -> None:
-        """Note that the own slice has changed: what was lent is out of date."""
+        """Note that the own slice has changed: lent arrays are out of date."""
         self._updates += 1
 
     def put_back(self) -> None:
-        """End the loan: what has become of the own rows is kept."""
+        """End the loan: changes of the own rows are stored."""
         if self._lent is not None and self._lent_at == self._updates:
             self.own[...] = self.here_of(self._lent)
         self._lent = None
@@ -156,26 +156,26 @@ _KINDS = ("an evaluation", "a training forward", "the end of its batches")
 class Gathers(Gathering):
     """Gathers over the ranks of ``comm``, on a communicator of their own.
 
-    A pass is followed group by group, each what a layer needs: while one is in use, the next is
-    under way, and what was before is dropped. All ranks go through the same passes, and read the
-    same in them.
+    A pass needs groups of parameters, one after the other, each for one layer: while one group is
+    in use, the next is gathered, and the one before is dropped. All ranks run the same passes, and
+    read the same in them.
     """
 
     def __init__(self, comm: Communicator) -> None:
-        # Apart from sums, which need not begin at the same points of a pass on all ranks.
+        # Separate from sums, whose points in a pass may differ between ranks.
         self.comm, self._counting = comm.group(range(comm.size)), comm
         self.lent: list[Slices] = []
         self.by_slices = False
-        """Whether a step is under way whose updates go to the slices, whatever is lent."""
+        """Whether a step runs that updates the slices, not the lent arrays."""
         self._groups: Sequence[tuple[Slices, ...]] = ()
         self._at = self._pass = 0
         self._held: dict[Slices, tuple[Array, Request, LentMemory]] = {}
         self._free: list[LentMemory] = []
 
     def follow(self, kind: str, groups: Sequence[tuple[Slices, ...]]) -> int:
-        """Begin a pass, whose layers need ``groups`` one after the other; its number.
+        """Start a pass, whose layers need ``groups`` one after the other; return its number.
 
-        Errors: `RankError` on all ranks if another one does something else.
+        Errors: `RankError` on all ranks if another one starts another kind of pass.
         """
         self.put_back()
         self._come_for(kind)
@@ -184,23 +184,23 @@ class Gathers(Gathering):
         return self._pass
 
     def end(self, number: int) -> None:
-        """End the pass of this ``number``, unless another one has begun."""
+        """End the pass of this ``number``, unless another one has started."""
         if number == self._pass:
             self.drop()
 
     def listen(self) -> None:
-        """Say that this rank has no more batches. Errors: as `follow`."""
+        """Announce that this rank has no more batches. Errors: as `follow`."""
         self.put_back()
         self._come_for(_KINDS[-1])
 
     def drop(self) -> None:
-        """End the pass: nothing that was gathered stays."""
+        """End the pass, and drop the gathered arrays."""
         self._groups, self._at = (), 0
         self._keep(set())
         self._free.clear()
 
     def end_loans(self) -> None:
-        """Keep what has become of what was lent."""
+        """Store the changes of lent arrays."""
         while self.lent:
             self.lent.pop().put_back()
 
@@ -222,7 +222,7 @@ class Gathers(Gathering):
         array, request, _ = self._held[slices]
         request.wait()
         if not self._groups:
-            # Outside of passes nobody tells when it is not needed any more.
+            # Outside of passes the end of its use is unknown.
             del self._held[slices]
         return array
 
@@ -236,7 +236,7 @@ class Gathers(Gathering):
         return flat.reshape(slices.shape), request, memory
 
     def _keep(self, wanted: set[Slices]) -> None:
-        """Drop all but the ``wanted``; memory of it is used again, if nobody else has it."""
+        """Drop all but the ``wanted`` arrays; their memory is used again if it is not lent."""
         for slices in self._held.keys() - wanted:
             array, request, memory = self._held.pop(slices)
             request.wait()
@@ -306,7 +306,7 @@ class Gathered(LayerByLayer):
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> dict[str, Any]:
-        """As `NetExecutor`; all ranks call it, with batches of their own."""
+        """Evaluate; all ranks call it, with batches of their own."""
         plan = fused(other or net._execution_plan(), asked)
         groups = [_slices(needed) for needed in forward_needs(plan)]
         number = self.gathers.follow("an evaluation", groups)
@@ -323,7 +323,7 @@ class Gathered(LayerByLayer):
         starts: Callable[[Mapping[int, Array]], None] | None = None,
         other: Plan | None = None,
     ) -> Pass:
-        """As `LayerByLayer`; all ranks call it, with batches of their own."""
+        """Run a training forward; all ranks call it, with batches of their own."""
         number = self._follow(fused(other or net._execution_plan(), asked))
         made = super().forward(net, feed, asked, starts, other)
         return WatchedPass(
@@ -331,7 +331,7 @@ class Gathered(LayerByLayer):
         )
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`; updates go to slices, and nothing is gathered for them."""
+        """Run a step; updates change slices, and gather nothing."""
         stages = UpdateChain(request.optimizer).stages
         sliced = any(getattr(stage, "_has_slices", False) for stage in stages)
         known = all(is_library(type(stage)) for stage in stages)
@@ -343,7 +343,7 @@ class Gathered(LayerByLayer):
             self.gathers.by_slices = False
 
     def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
-        """As `NetExecutor`; all ranks call it."""
+        """Yield the gradients; all ranks call it."""
         number = self._follow(net._execution_plan())
         return self._watched(super().gradients(net, asked), number)
 
@@ -351,7 +351,7 @@ class Gathered(LayerByLayer):
         groups = [_slices(needed) for needed in forward_needs(plan)]
         goes_on = plan.backward(plan.slots_of(plan.outputs), ()).goes_on
         for i in backward_order(plan):
-            # Else a layer needs no values, unless they are handed out.
+            # Otherwise a layer needs values only if the caller gets them.
             if goes_on[i] or not self.gathers.by_slices:
                 groups.append(_slices(away(plan.steps[i])))
         return self.gathers.follow("a training forward", groups)
@@ -359,7 +359,7 @@ class Gathered(LayerByLayer):
     def _watched(
         self, items: Iterable[LayerGradients], number: int
     ) -> Generator[LayerGradients, None, None]:
-        """``items``, whose parameters are there while somebody has them."""
+        """``items``, whose parameters are available while the caller has them."""
         try:
             for item in items:
                 handed = [item]
