@@ -1,7 +1,7 @@
 """Loads of stored arrays before the calls that use them, and stores afterwards.
 
-All of them are planned when a step is recorded: which arrays stay in memory, where the others lie,
-and when each is read and written. A thread makes these transfers beside the calls.
+All of them are planned during recording: the arrays that stay in memory, the places of the others,
+and the order of reads and writes. A thread makes these transfers in parallel with the calls.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ScratchFile(Protocol):
 
 
 class ArrayStore(Protocol):
-    """A store of arrays by name. A program has ``keep`` bytes of them in memory at most.
+    """A store of arrays by name. A program has at most ``keep`` bytes of them in memory.
 
     ``loaded`` are the arrays that a program uses now.
     """
@@ -48,19 +48,19 @@ class ArrayStore(Protocol):
     loaded: dict[str, Array]
 
     def claim(self, program: object, nbytes: int, beside: int) -> Array:
-        """Return memory for ``program``, the same as before if nobody else had it meanwhile.
+        """Return memory for ``program``, the same as before if no other program had it meanwhile.
 
-        There is room for so many bytes ``beside`` it.
+        There is room for ``beside`` further bytes.
         """
 
     def begin(self, run: LoadRun) -> frozenset[str]:
-        """Begin ``run``; return the names of the arrays that the memory still holds."""
+        """Start ``run``; return the names of the arrays that are still in the memory."""
 
     def end(self, names: frozenset[str]) -> None:
-        """End a run, whose memory holds the arrays ``names`` from now on."""
+        """End a run; the arrays ``names`` stay in its memory."""
 
     def rest(self, rests: bool) -> None:
-        """Let the run's caller use the store for as long as it ``rests``."""
+        """Set whether the run ``rests``, so that its caller may use the store."""
 
     def scratch(self) -> ScratchFile:
         """Return a file for the arrays that a run makes itself."""
@@ -78,7 +78,7 @@ class ArrayStore(Protocol):
 class LoadedArray(NamedTuple):
     """The memory of an array of ``store``, which is loaded for the calls that use it.
 
-    One that the calls make themselves has no name, but lies ``at`` a byte of a run's own file.
+    An array that the calls compute has no name, but a place ``at`` a byte of the run's own file.
     """
 
     store: ArrayStore
@@ -104,9 +104,9 @@ class LoadedArray(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A read or write of ``array`` at ``place``, once ``after`` arrays are released.
+    """A read or write of ``array`` at ``place``, after ``after`` arrays are released.
 
-    What is read is used until ``until`` arrays are.
+    A read array is used until ``until`` arrays are released.
     """
 
     array: LoadedArray
@@ -117,9 +117,9 @@ class Transfer(NamedTuple):
 
 
 class Loads:
-    """The ``transfers`` of a replay in their order, and the ``nbytes`` of memory that they use.
+    """The ``transfers`` of a replay in order, and the ``nbytes`` of their memory.
 
-    Calls have arrays of so many bytes ``beside``, and so many ``uses`` are released. The first
+    Calls have ``beside`` bytes of other arrays; ``uses`` is the number of releases. The first
     transfers read the arrays ``kept``, which stay in memory from one replay to the next.
     """
 
@@ -142,13 +142,13 @@ class Loads:
         return self.store.claim(self, self.nbytes, self._beside)
 
     def begin(self, array: Callable[[Ref], Array], after: LoadRun | None = None) -> LoadRun:
-        """Begin a replay, or go on with it ``after`` a run that has ended."""
+        """Start a replay, or continue it ``after`` a run that has ended."""
         self.now = LoadRun(self, [array(each.place) for each in self.transfers], after)
         return self.now
 
     @contextmanager
     def running(self, array: Callable[[Ref], Array]) -> Iterator[LoadRun]:
-        """A block in which the transfers are made. Errors: those of reads and writes."""
+        """A block that makes the transfers. Errors: of reads and writes."""
         run = self.begin(array)
         try:
             yield run
@@ -157,27 +157,27 @@ class Loads:
             run.stop()
 
     def load(self, name: str, needed: int, number: int, array: Array) -> None:
-        """Have an array in memory, which the first ``needed`` transfers bring."""
+        """Make an array available after the first ``needed`` transfers."""
         assert self.now is not None
         self.now.load(name, needed, number, array)
 
     def release(self, number: int) -> None:
-        """Let go of the array that is the ``number``-th."""
+        """Release the ``number``-th array."""
         assert self.now is not None
         self.now.release(number)
 
     def finish(self) -> None:
-        """End the transfers; whoever comes later uses the store by itself."""
+        """End the transfers; later users access the store directly."""
         assert self.now is not None
         self.now.finish()
 
 
 class LoadRun:
-    """The transfers of ``loads`` in one replay, or what is left of them ``after`` another run.
+    """The transfers of ``loads`` in one replay, or the rest of them ``after`` another run.
 
-    So many arrays are ``released``, and done with. A thread makes the transfers beside the calls.
-    At a mark, where the replay meets its caller, the run ``rests``: the caller may change the
-    arrays that are loaded there, use the store, or end the run. Another one then goes on.
+    ``released`` counts the arrays that are released. A thread makes the transfers in parallel with
+    the calls. At a mark the run ``rests``: the caller may change the arrays that are loaded there,
+    use the store, or end the run. Another run then continues.
     """
 
     def __init__(self, loads: Loads, arrays: Sequence[Array], after: LoadRun | None) -> None:
@@ -193,11 +193,11 @@ class LoadRun:
 
     @property
     def ended(self) -> bool:
-        """Whether no transfer is made any more."""
+        """Whether the run makes no more transfers."""
         return self._thread is None
 
     def _go_on(self) -> None:
-        """Begin all transfers that are left, and that bring no array in use."""
+        """Start all remaining transfers, except reads of arrays in use."""
         self._done, self._stopped = 0, False
         left = [
             number
@@ -209,7 +209,7 @@ class LoadRun:
         self._thread.start()
 
     def load(self, name: str, needed: int, number: int, array: Array) -> None:
-        """As `Loads.load`."""
+        """Carry out `Loads.load`."""
         if self._done < needed:
             self._wait(needed)
         self._open[number] = name
@@ -217,7 +217,7 @@ class LoadRun:
             self._store.loaded[name] = array
 
     def release(self, number: int) -> None:
-        """As `Loads.release`."""
+        """Carry out `Loads.release`."""
         name = self._open.pop(number, None)
         if name is None:
             return
@@ -229,7 +229,7 @@ class LoadRun:
 
     @contextmanager
     def at_mark(self) -> Iterator[None]:
-        """A block in which the run rests. A walk that its caller leaves there ends it."""
+        """A block in which the run rests. A walk that its caller abandons there ends it."""
         self._store.rest(True)
         try:
             yield
@@ -242,7 +242,7 @@ class LoadRun:
                 self._go_on()
 
     def pause(self, name: str) -> None:
-        """Have the caller change the array ``name`` in the store, as long as the run rests."""
+        """Stop the transfers while the caller changes the array ``name`` in the store."""
         if any(each.array.name == name for each in self._loads.transfers):
             self._halt()
             self._here.discard(name)
@@ -268,7 +268,7 @@ class LoadRun:
         self.finish()
 
     def finish(self) -> None:
-        """Make the writes that are due, and end the run. Errors: those of reads and writes."""
+        """Make the due writes, and end the run. Errors: of reads and writes."""
         if self.ended:
             return
         self._halt()
@@ -287,13 +287,13 @@ class LoadRun:
             self.close()
 
     def close(self) -> None:
-        """Delete what the calls have made: none is to come."""
+        """Delete the file with arrays of the calls, if none of them is needed."""
         if self._scratch is not None:
             self._scratch.close()
 
     def _end(self, kept: frozenset[str]) -> None:
         self._store.end(kept)
-        # Whoever goes on with the replay has it.
+        # The next run of the replay takes over the file.
         self._thread, self._arrays, self._loads.now = None, (), None
 
     def _halt(self) -> None:
@@ -314,7 +314,7 @@ class LoadRun:
             for number in left:
                 stored, _, after, writes, _ = self._loads.transfers[number - 1]
                 with self._changed:
-                    # All before are made, or not needed any more.
+                    # All transfers before are made, or not needed any more.
                     self._done = number - 1
                     self._changed.notify_all()
                     while self.released < after and not self._stopped:
@@ -327,7 +327,7 @@ class LoadRun:
             with self._changed:
                 self._done = len(self._arrays)
                 self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits for a transfer
+        except Exception as error:  # noqa: BLE001 - raised by the next wait for a transfer
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -349,7 +349,7 @@ class LoadRun:
 class ArrayUse(NamedTuple):
     """The calls from ``first`` to ``last``, during which the array of ``token`` is loaded.
 
-    It is the ``number``-th that is released. A ``fresh`` one is made by these calls.
+    It is the ``number``-th to be released. A ``fresh`` array is computed by these calls.
     """
 
     token: int
@@ -363,7 +363,7 @@ class ArrayUse(NamedTuple):
 
 def saved_for_backward(calls: Sequence[Call], tokens: Sequence[Token]) -> list[int]:
     """The large arrays that forward makes and backward reads, by token."""
-    # Of those that kernels make as a whole the ways in which they are used, of others nothing.
+    # For arrays that kernels fill whole, the directions of their uses; for others an empty set.
     found: dict[int, set[bool]] = {}
     for call in calls:
         back = _is_back(call)
@@ -392,10 +392,10 @@ def with_loads(
     beside: int,
     interrupted: bool = False,
 ) -> tuple[list[Call], list[Kernel], Loads | None]:
-    """Return ``calls`` and ``kernels`` with those that load and release what is stored.
+    """Return ``calls`` and ``kernels`` with loads and releases of stored arrays.
 
-    Calls have arrays of ``beside`` bytes of their own. Between ``interrupted`` ones others may have
-    the memory. Raises `NotRecordableError` if there is too little memory for a layer.
+    Calls have ``beside`` bytes of other arrays. In ``interrupted`` programs others may use the
+    memory between calls. Raises `NotRecordableError` if there is too little memory for a layer.
     """
     stored = {k: token.held for k, token in enumerate(tokens) if type(token.held) is LoadedArray}
     uses = _uses(calls, stored)
@@ -403,13 +403,13 @@ def with_loads(
         return [*calls], [*kernels], None
     store = stored[uses[0].token].store
     made = [use for use in uses if stored[use.token].at is not None]
-    # What calls make is there on top for as long as they use it.
+    # Arrays that calls compute take further memory during their uses.
     beside -= _at_a_time(made, {})
     most = store.keep - beside
     kept = _kept(uses, most, {use.token for use in made} if interrupted else set())
     room, starts, offsets, nbytes = most, *_tried(uses, kept, most)
     while nbytes > most:
-        # Some arrays of unlike sizes found no place between the others.
+        # Arrays of different sizes left gaps.
         if room <= 0 and not kept:
             raise NotRecordableError("too little memory for the stored arrays of a layer")
         room, kept = (most, {}) if room <= 0 else (room - max(nbytes - most, most // 50), kept)
@@ -452,7 +452,7 @@ def _kernel(call: Call) -> Kernel:
 
 
 def _uses(calls: Sequence[Call], stored: Mapping[int, LoadedArray]) -> list[ArrayUse]:
-    """The uses of what is stored, by their first calls: by the calls of one layer one way."""
+    """The uses of stored arrays by the calls of one layer and direction, by first call."""
     found: dict[int, list[tuple[int, bool]]] = {}
     for at, call in enumerate(calls):
         for token in sorted(stored.keys() & {*call.reads, *call.writes}):
@@ -460,7 +460,7 @@ def _uses(calls: Sequence[Call], stored: Mapping[int, LoadedArray]) -> list[Arra
 
     def way(use: tuple[int, bool]) -> tuple[str, bool]:
         call = calls[use[0]]
-        # What calls have made is theirs until they are done one way.
+        # A computed array is in use throughout a direction.
         return call.layer if stored[token].at is None else "", _is_back(call)
 
     uses = []
@@ -469,7 +469,7 @@ def _uses(calls: Sequence[Call], stored: Mapping[int, LoadedArray]) -> list[Arra
         for k, group in enumerate(ways):
             numbers, changes = zip(*group, strict=True)
             fresh = of.at is not None and not k
-            # Nobody reads what was made any more after its last use.
+            # A computed array is not read after its last use.
             changed = any(changes) and (of.at is None or k < len(ways) - 1)
             use = ArrayUse(token, numbers[0], numbers[-1], changed, of.nbytes, fresh=fresh)
             uses.append(use)
@@ -485,15 +485,16 @@ def _is_back(call: Call) -> bool:
 def _tried(
     uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int
 ) -> tuple[list[int], list[int], int]:
-    """When the use of each array may begin in so much ``room``, where each lies, and all bytes."""
+    """The earliest start of each use within ``room`` bytes, the places, and all bytes."""
     starts = _starts(uses, kept, room)
     return starts, *_placed(uses, kept, starts)
 
 
 def _kept(uses: Sequence[ArrayUse], most: int, apart: Collection[int]) -> dict[int, int]:
-    """The bytes of the arrays that stay in memory, by token: of those that are used most often.
+    """The bytes of the arrays that stay in memory, by token: the arrays used most often.
 
-    Those ``apart`` do not. Beside them there is twice the room of the arrays used at a time.
+    Arrays ``apart`` are excluded. The rest of the memory is at least twice the arrays in use at a
+    time.
     """
     counts: dict[int, list[int]] = {}
     for use in uses:
@@ -504,13 +505,13 @@ def _kept(uses: Sequence[ArrayUse], most: int, apart: Collection[int]) -> dict[i
         kept = {token: counts[token][0] for token in order[:count]}
         return sum(map(_aligned, kept.values())) + 2 * _at_a_time(uses, kept) > most
 
-    # Each of them makes what is used at a time no larger, and the sum larger.
+    # Each further array increases the sum, and does not increase the arrays in use at a time.
     count = bisect_left(range(1, len(order) + 1), True, key=over)
     return {token: counts[token][0] for token in order[:count]}
 
 
 def _at_a_time(uses: Sequence[ArrayUse], kept: Mapping[int, int]) -> int:
-    """The most bytes of arrays that are used at a time and not ``kept``."""
+    """The most bytes in use at a time of arrays that are not ``kept``."""
     changes = []
     for use in uses:
         if use.token not in kept:
@@ -523,7 +524,7 @@ def _at_a_time(uses: Sequence[ArrayUse], kept: Mapping[int, int]) -> int:
 
 
 def _starts(uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int) -> list[int]:
-    """For each use after how many releases there is room for its array, or its first call comes."""
+    """For each use the releases before its array has room, or before its first call."""
     free = room - sum(map(_aligned, kept.values()))
     held: list[tuple[int, ArrayUse]] = []
     written: dict[int, int] = {}
@@ -547,7 +548,7 @@ def _starts(uses: Sequence[ArrayUse], kept: Mapping[int, int], room: int) -> lis
 def _placed(
     uses: Sequence[ArrayUse], kept: Mapping[int, int], starts: Sequence[int]
 ) -> tuple[list[int], int]:
-    """The byte at which the array of each use begins, and the bytes of all."""
+    """The first byte of the array of each use, and the bytes of all."""
     place: dict[int, int] = {}
     end = 0
     for token, nbytes in kept.items():
@@ -574,12 +575,12 @@ def _transfers(
     places: Sequence[Ref],
     stored: Mapping[int, LoadedArray],
 ) -> tuple[list[Transfer], list[int]]:
-    """The transfers in their order, and how many of them each use needs."""
+    """The transfers in order, and the number of them that each use needs."""
     first = {use.token: k for k, use in reversed([*enumerate(uses)]) if use.token in kept}
     until = {use.token: 0 for use in uses}
     for use in uses:
         until[use.token] = max(until[use.token], use.number)
-    # By when they are made. A write comes before the reads into the memory that it leaves.
+    # Ordered by time. A write comes before reads into the same memory.
     jobs = [(-1, 1, k) for k in first.values() if not uses[k].fresh]
     for k, use in enumerate(uses):
         if use.token not in kept and not use.fresh:
@@ -600,10 +601,10 @@ def _transfers(
     numbers = {(k, reads): number for number, (_, reads, k) in enumerate(jobs, 1)}
     needed, last = [], dict.fromkeys(kept, 0)
     for k, use in enumerate(uses):
-        # What stays in memory may still be on its way to the store.
+        # An earlier write of a resident array may be unfinished.
         needed.append(max(numbers.get((k, 1), 0), last.get(use.token, 0)))
         if use.fresh and use.token not in kept:
-            # What was there before may still be on its way.
+            # A write of the memory's previous array may be unfinished.
             needed[-1] = bisect_left(jobs, (starts[k], 1))
         if use.token in kept:
             last[use.token] = max(needed[-1], numbers.get((k, 0), 0))
