@@ -73,7 +73,7 @@ class Programs:
     Args:
         enabled: Whether to record. If False, every call runs the layers.
         recompute: Recomputation in training, see `FeedForwardNet.record`.
-        held: Whether the weights of the net are quantized or bfloat16.
+        held: Whether the net's weights are quantized or bfloat16.
     """
 
     placed = None
@@ -89,7 +89,7 @@ class Programs:
         # guards select one.
         self._known: dict[Any, list[Replay]] = {}
         self._uses = count()
-        # The calls so far, and whether the last one of each was its first.
+        # The calls so far, and whether each has run only once.
         self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, WarmUpPolicy] = {}
@@ -99,7 +99,7 @@ class Programs:
         self.can = _RECORDS
         self.hold(held)
         self._orders: dict[int, Order] = {}
-        # By steps of stages what other stages send, by its name.
+        # The forms of the arrays that other stages send, by the step's key and the array's name.
         self._forms: dict[Any, dict[Any, list[Any]]] = {}
         self._held: list[NarrowWeights] = []
         self._held_at: tuple[int, int] = (-1, -1)
@@ -124,7 +124,7 @@ class Programs:
         return (Programs, (self.enabled, self.recompute, self.can.holds))
 
     def hold(self, held: bool) -> None:
-        """Run a net whose weights are narrow if ``held``, else one whose weights are arrays."""
+        """Run a net with narrow weights if ``held``, else one whose weights are arrays."""
         if held == self.can.holds:
             return
         if held:
@@ -156,7 +156,7 @@ class Programs:
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """Return ``value``, or for None the level of these programs.
 
-        ``where`` is the argument's name in errors. Errors: `ArgumentError` for another level.
+        Errors name the argument ``where``. Errors: `ArgumentError` for another level.
         """
         from singanet.program.recompute import checked_recompute
 
@@ -256,10 +256,10 @@ class Programs:
     ) -> Pass | None:
         """Return the pass of a training forward of ``net`` on ``feed``; None without a program.
 
-        Its calls are made in a ``turn`` each. Stored state of ``rule`` is there where the caller
-        gets gradients.
+        Each item's calls are made in one ``turn``. Stored state of ``rule`` is loaded while the
+        caller uses a layer's gradients.
         """
-        # The order of sums, and so the last bit, depends on how gradients lie.
+        # The order of sums, and so the last bit, depends on the layout of gradients.
         orders = {slot: self._orders.get(slot) for slot in output_slots(net._execution_plan())}
         found = self._find(
             net,
@@ -292,7 +292,7 @@ class Programs:
             self._stepping = None
 
     def _expect_no_step_below(self) -> None:
-        """Refuse a step inside another one of this thread, such as by its measure."""
+        """Refuse a step within another step of this thread, for example by its measure."""
         # An interrupt may have come between the end of a step and the reset of the flag.
         frame: Any = sys._getframe(1)
         code = frame.f_code
@@ -340,7 +340,7 @@ class Programs:
     def _stage(self, part: Any, run: Any, by_layers: Callable[[], object]) -> None:
         """Replay the step ``run`` of the stage ``part`` of a pipeline, or make it ``by_layers``.
 
-        What comes from other stages has the forms that it had when the layers ran.
+        Arrays from other stages have the shapes and types of the step that ran by the layers.
         """
         from singanet.optimizer.chain import UpdateChain
 
