@@ -106,7 +106,7 @@ class ReplayedPass(Pass):
     def _replayed(
         self, net: Net, slot_grads: dict[int, Array]
     ) -> Generator[LayerGradients, None, None]:
-        # The generator's reference keeps ``net`` alive.
+        # The generator refers to ``net``, which thus stays alive.
         dy, plan = {}, self.plan
         for name in plan.outputs:
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
@@ -121,7 +121,7 @@ class ReplayedPass(Pass):
             with closing(self.program.walked(self.arena, self.turn, self._run)) as walk:
                 for grads, layer, names in walk:
                     values = [self.program.values[name].value for name in names]
-                    # Copies, since the arena serves the next layer; the caller may keep them.
+                    # Copies, since the next layer reuses the arena.
                     yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
                     del values
         finally:
@@ -161,7 +161,7 @@ def replayed_gradients(
         with closing(program.walked(arena, turn, run)) as walk:
             for grads, layer, names, outputs in walk:
                 own = [program.values[name] for name in names]
-                # Nobody changes what is not streamed.
+                # Only streamed gradients allow changes of parameters.
                 values = [param.value if asked.streamed else param.outline for param in own]
                 mine = {name: map_arrays(grad, copied) for name, grad in outputs.items()}
                 yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, mine)
