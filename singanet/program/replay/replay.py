@@ -62,8 +62,8 @@ class Segment(NamedTuple):
 class Bound:
     """The calls of a recording on the arrays of one arena, in segments.
 
-    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass also ``dy`` and one of
-    ``layers`` for each item.
+    Evaluations have ``feed`` and ``outputs``, steps only ``feed``; passes also have ``dy``, and one
+    of ``layers`` for each item.
     """
 
     def __init__(self, recording: Recording, arena: Array, loaded: Array | None = None) -> None:
@@ -228,7 +228,7 @@ class Replay:
         self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
-        # The reference keeps its id, which is part of programs' keys, from being reused.
+        # With this reference the id, which is part of programs' keys, is not reused.
         self._optimizer = optimizer
         self.replays = self.used = 0
         # The arena starts at an aligned address.
@@ -241,7 +241,7 @@ class Replay:
             self.recording.loads.forget = self.forget
 
     def stale(self, net: Net, begun: bool = False) -> str:
-        """The change by which the program is no longer valid; empty if there is none.
+        """The change that made the program invalid; empty if there is none.
 
         ``begun`` means that its forward was replayed already.
         """
@@ -292,10 +292,11 @@ class Replay:
         turn: Callable[[], AbstractContextManager[object]],
         after: LoadRun | None = None,
     ) -> Generator[Any, None, None]:
-        """Make the calls after "dy", and yield what each layer gives its caller.
+        """Make the calls after "dy", and yield the items of each layer.
 
-        Calls are made in a ``turn`` each, as others may replay programs between them. Stored arrays
-        are loaded as they were ``after`` the forward, and those of a layer are there meanwhile.
+        Each item's calls are made in one ``turn``, as others may replay programs between them.
+        Stored arrays are loaded as they were ``after`` the forward; a layer's are loaded while its
+        item is in use.
         """
         loads, bound = self.recording.loads, self.bound(arena)
         run = None if loads is None else loads.begin(bound.array, after)
@@ -303,7 +304,7 @@ class Replay:
             for k in range(len(bound.layers)):
                 with turn():
                     if run is not None and loads is not None and run.ended:
-                        # Somebody else had the memory.
+                        # Another program has used the memory.
                         bound = self.bound(arena)
                         run = loads.begin(bound.array, run)
                     before = bound.layers[k - 1] if k else bound.dy
