@@ -262,7 +262,7 @@ def _nothing(losses: Array, outputs: Any) -> None:
 
 
 def targets(y: Any, weight: Any, device: type = np.ndarray) -> tuple[Any, Any]:
-    """Targets and weights as a step takes them in: plain arrays, None for anything else.
+    """Targets and weights as plain arrays; None for other objects.
 
     They are NumPy's or the ``device``'s. Kernels read numbers in the machine's own byte order.
     """
@@ -282,7 +282,7 @@ def by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
     slots: dict[int, Array] = {}
     for name, given in dy.items():
         step = plan.by_name[name]
-        # Of what metrics look at there is no gradient.
+        # Outputs that only metrics read have no gradient.
         of_slots = zip(step.out_slots, given if step.many_out else [given], strict=True)
         slots.update((slot, grad) for slot, grad in of_slots if grad is not None)
     return slots
@@ -298,7 +298,7 @@ class Traces(Protocol):
     plan: Plan
 
     def draws(self) -> Any:
-        """What layers draw from."""
+        """Return the generator of layers."""
 
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
         """Return outputs by name, and the layers' contexts."""
@@ -316,7 +316,7 @@ class Traces(Protocol):
 class RecordedStep:
     """Records a step on the tape of ``recorder``; a `Carrier`.
 
-    The batch is ``given`` as abstract arrays, with targets and weights ``beside``.
+    The batch is in the abstract arrays ``given``, targets and weights are in ``beside``.
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class RecordedStep:
         self._recorder, self._updates, self._given, self._beside = recorder, updates, given, beside
         self.net, self._tape = recorder.net, recorder.tape
         self._norm = updates.ahead()
-        # There is no room for the gradients of a net that is larger than memory.
+        # Memory is too small for the gradients of a net that is larger than memory.
         bounded = any(param.storage.bounded for param, _ in recorder.params)
         self.holds = updates.told.scaled is not None and not bounded
         self.updated = False
