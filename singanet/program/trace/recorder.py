@@ -81,7 +81,7 @@ class Recorder:
             self.tape.lowering = OnDevice(xp, self.tape.tokens, self.tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
-        # The net refers to its programs, which must not keep it alive.
+        # The net refers to its programs, so they have only a weak reference to it.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
         plan = plan or fused(net._execution_plan())
@@ -194,7 +194,7 @@ class Recorder:
         self.tape.drops_unread = True
 
     def stage(self, run: Any) -> None:
-        """A training step of a pipeline's stage, all its micro-batches; ``run`` carries it out."""
+        """Record a step of a pipeline's stage, all its micro-batches; ``run`` carries it out."""
         self._expect_unpatched()
         told: UpdateChain = run.batch.chain
         chain = UpdateChain(run.batch.gather.optimizer)
@@ -204,7 +204,7 @@ class Recorder:
             raise NotRecordableError("a caller's look at layers, or weights in fewer bits")
         if chain.norm is not None and not chain.norm.due():
             raise NotRecordableError("a step that is clipped later")
-        # What other stages send has no values here.
+        # Arrays from other stages have no values here.
         self.tape.is_blind = True
         self.tape.wishes.clear()
         trained = self._trained()
@@ -413,7 +413,7 @@ class Recorder:
         return self.plan.forward(given, outputs, self.tape.ops, self.draws(), train)
 
     def draws(self) -> Any:
-        """What layers draw from."""
+        """Return the generator of layers."""
         return Draws(self.net)
 
     def single(self, outputs: dict[str, Any]) -> Any:
@@ -430,7 +430,7 @@ class Recorder:
         return self.plan._params_of(self.plan.backward(slots, ()))
 
     def _take_in(self, name: MarkName, given: Any, seen: Any = ()) -> None:
-        """Mark the place at which the caller fills the arrays of ``given``, after ``seen``."""
+        """Add the mark at which the caller fills the arrays of ``given``, after ``seen``."""
         filled = arrays_in(given)
         if not all(array.size for array in filled):
             # Loops over samples that run no time leave arrays that nobody writes.
@@ -438,7 +438,7 @@ class Recorder:
         self._mark(name, given, seen, filled)
 
     def _hand_out(self, given: Any) -> None:
-        """Mark the place at which the caller reads the arrays of ``given``."""
+        """Add the mark at which the caller reads the arrays of ``given``."""
         self._mark("outputs", (given,), (given,), [])
 
     def _mark(
