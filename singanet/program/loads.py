@@ -403,7 +403,7 @@ def with_loads(
         return [*calls], [*kernels], None
     store = stored[uses[0].token].store
     made = [use for use in uses if stored[use.token].at is not None]
-    # Arrays that calls compute take further memory during their uses.
+    # Arrays that calls compute take memory beyond ``keep`` during their uses.
     beside -= _at_a_time(made, {})
     most = store.keep - beside
     kept = _kept(uses, most, {use.token for use in made} if interrupted else set())
