@@ -636,7 +636,7 @@ def test_an_executor_states_what_it_can(tmp_path):
     net.offload(tmp_path / "net")
     assert not net.executor.can.records
     assert net.executor.placed is None
-    with pytest.raises(CallOrderError, match=r"one that is offloaded; call net\.onload"):
+    with pytest.raises(CallOrderError, match=r"an offloaded net; call net\.onload"):
         _ = net.programs
     net.onload()
     assert net.programs.enabled

@@ -14,13 +14,14 @@ import numpy as np
 
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.kinds import checked_bytes
+from singanet.base.terms import FIT, PARTS, RECORDED, SHAPES, Terms
 from singanet.budget.search import OFFLOAD, expect_measures, light_optimizer, plan_memory
 from singanet.engine.backward import arrays_in, ones
-from singanet.engine.net import expect_in_memory
 from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, without_reductions
+from singanet.params.param import expect_stored
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute import Recompute
 from singanet.training.batches import by_name, output_names, parts_of, sample_count
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
 
 _WHERE = "net.fit"
+TERMS = Terms(needs=(RECORDED, SHAPES, FIT), exact=(PARTS,), keeps="bits")
+"""The terms of a budget of memory."""
 
 
 @large_arrays_apart()
@@ -119,7 +122,7 @@ def _allowed(
 ) -> Collection[str]:
     """Return ``allow``, with offloading if there is a folder. Errors: `ArgumentError`."""
     if offload_folder is not None:
-        expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
+        expect_stored(net.params(), f"{_WHERE}, offload_folder")
         return list(dict.fromkeys((*allow, OFFLOAD)))
     if OFFLOAD in allow:
         raise ArgumentError(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
+from singanet.base.terms import OPEN, Terms
 from singanet.engine.net import Net, expect_whole
 from singanet.errors import (
     ArgumentError,
@@ -28,6 +29,8 @@ from singanet.params.param_files import constant_advice
 from singanet.types import Array
 
 _WHERE = "net.adapt"
+TERMS = Terms(needs=(OPEN,))
+"""The terms of low-rank pairs, which are new parameters."""
 _KEYS = {"rank", "alpha", "dropout"}
 _ROWS = 1 << 20
 """The number of weight elements to which `add_pair` adds the product at a time."""

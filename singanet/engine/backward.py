@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from singanet.base.terms import SHAPES, Terms, expect_met
 from singanet.base.tracebacks import shorten
 from singanet.device import Device
 from singanet.engine.feeds import shapes_of
@@ -217,18 +218,21 @@ def _missing(step: NodeStep, suffix: str, by_suffix: Mapping[str, Gradient]) -> 
     )
 
 
+SPARSE = Terms(
+    takes=(SHAPES,),
+    received="a sparse input, whose entries are others in each batch",
+    remedy="ask the net that reads arrays in its place: leave sparse out",
+)
+"""The terms of sparse inputs."""
+
+
 def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str, Any]:
     """Ones for every input, but zeros for indices and whole lengths for lengths."""
     feed: dict[str, Any] = {}
     for name in plan.inputs:
         step = plan.by_name[name]
         if step.layer.traits.sparse:
-            raise ArgumentError(
-                f"net, layer {name!r}",
-                expected="inputs whose shapes tell what a step computes",
-                received="a sparse input, whose work depends on the entries",
-                advice="build the net for dense arrays instead, without sparse=True",
-            )
+            expect_met(f"net, layer {name!r}", (SHAPES,), SPARSE, kind=ArgumentError)
         declared = step.layer.in_shapes or ()
         shapes = declared if isinstance(declared, list) else [declared]
         shapes = [_closed(step, shape, extent) for shape in shapes]

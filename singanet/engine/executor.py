@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.described import changes
+from singanet.base.terms import FLOATS, KEPT, RECORDED, SHAPES, WHOLE, Terms
 from singanet.engine.backward import LayerPass, MethodPass, Pass
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
@@ -25,25 +26,37 @@ if TYPE_CHECKING:
 N_contra = TypeVar("N_contra", contravariant=True)
 
 
+RECORDING = Terms(uses=(WHOLE, SHAPES), exact=(KEPT,), keeps="bits", received="a net in memory")
+"""The terms of recorded steps."""
+_BY_LAYERS = Terms(
+    takes=(RECORDED,),
+    received="a net that runs by its layers alone",
+    remedy="build a singanet.FeedForwardNet",
+)
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """The capabilities of an executor, apart from steps and evaluations.
 
-    ``records``: steps and passes become programs, which can be planned, tuned and inspected.
-    ``parts``: it runs named parts of the net. ``holds``: its weights are narrow. ``coarse`` is the
-    relative difference of kernels for different numbers of rows, if it is more than rounding.
-    ``together``: all ranks that train the net make each pass together, each on its own batch.
-    Errors of missing capabilities have the text ``is_so`` about the net and the advice
-    ``way_back``.
+    ``terms`` are the terms of the executor in a training. ``coarse`` is the relative difference of
+    kernels for different numbers of rows, if it is more than rounding. ``together``: all ranks that
+    train the net make each pass together, each on its own batch.
     """
 
-    records: bool = False
-    parts: bool = True
-    holds: bool = False
+    terms: Terms = _BY_LAYERS
     coarse: float = 0.0
     together: bool = False
-    is_so: str = "runs by its layers alone"
-    way_back: str = "build a singanet.FeedForwardNet"
+
+    @property
+    def records(self) -> bool:
+        """Whether steps and passes become programs, which can be planned, tuned and looked at."""
+        return RECORDED not in self.terms.takes
+
+    @property
+    def holds(self) -> bool:
+        """Whether weights are held in fewer bits."""
+        return FLOATS in self.terms.takes
 
 
 class NetExecutor(Protocol[N_contra]):

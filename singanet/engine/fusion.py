@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from singanet.base.described import changes
+from singanet.base.terms import AT_ONCE, SCORES, Terms
 from singanet.engine.model import NetCore, StepRequest, looks_of, metrics_of
 from singanet.engine.plan import NodeStep, Plan, remember
 from singanet.graph.nodes import Node
@@ -200,6 +201,8 @@ def _one_for(row: Sequence[NodeStep], layer: Layer) -> NodeStep:
     return made
 
 
+HEAD = Terms(uses=(SCORES,), takes=(AT_ONCE,), keeps="rounding")
+"""The terms of scores and their loss by blocks of rows."""
 _METHODS = ("forward", "backward", "compute", "gradient", "of_samples", "averaged", "count")
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.described import changes
+from singanet.base.terms import FLOATS, Terms
 from singanet.device import cpu
 from singanet.engine.backward import Pass
 from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.model import StepRequest
-from singanet.engine.net import Net, expect_in_memory, expect_whole
+from singanet.engine.net import Net, expect_whole
 from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, brief, one_of
@@ -27,7 +28,7 @@ from singanet.params.narrow import (
     block_weights,
     weights_of_blocks,
 )
-from singanet.params.param import Param
+from singanet.params.param import Param, expect_stored
 from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array
 
@@ -43,11 +44,12 @@ class Holding(LayerByLayer):
     """Runs the layers one after the other; weights are widened for the update of a layer."""
 
     can = Capabilities(
-        records=True,
-        holds=True,
+        Terms(
+            takes=(FLOATS,),
+            received="a net that holds weights in fewer bits",
+            remedy="call net.as_type('float32') first",
+        ),
         coarse=2.0**-8,
-        is_so="holds weights in fewer bits",
-        way_back="call net.as_type('float32') first",
     )
     streams = True
 
@@ -203,7 +205,7 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     expect_whole(net, where)
     if not net.executor.can.holds:
-        expect_in_memory(params, where)
+        expect_stored(params, where)
     net._expect_outermost(where)
     before: list[tuple[Param, ParamStorage]] = []
     try:

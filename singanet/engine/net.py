@@ -13,6 +13,7 @@ import numpy as np
 from singanet.base.arguments import checked_count, is_training
 from singanet.base.described import checked_call, shown
 from singanet.base.seeding import next_seed
+from singanet.base.terms import IN_MEMORY, LAYERS, RECORDED, WHOLE, expect_met
 from singanet.base.tracebacks import entry_point
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
@@ -36,7 +37,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
 from singanet.layers.symbol import Symbol
 from singanet.params.grads import LayerGradients
-from singanet.params.param import Param, ParamSpec
+from singanet.params.param import Param, ParamSpec, expect_stored
 from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
@@ -333,7 +334,7 @@ class Net(GraphBuilder):
             )
         params = self.params()
         apart = [(p, p.storage.moved(device.put)) for p in params if not p.storage.in_memory]
-        expect_in_memory([param for param, storage in apart if storage is None], "net.to_device")
+        expect_stored([param for param, storage in apart if storage is None], "net.to_device")
         moved = [(p, device.put(p.value)) for p in params if p.storage.in_memory]
         self._run_on(device, self.dtype)
         for param, storage in apart:
@@ -371,7 +372,7 @@ class Net(GraphBuilder):
         params = self.params()
         stays = all(param.array_type == param.type_in(wanted) for param in params)
         if not stays:
-            expect_in_memory(params, "net.as_type")
+            expect_stored(params, "net.as_type")
         self._run_on(device, wanted)
         if not stays:
             self._lay(params, lambda param: param.value.astype(param.type_in(wanted)))
@@ -618,28 +619,9 @@ def _written(net: GraphBuilder) -> int:
     return len(found) + sum(later)
 
 
-def expect_in_memory(params: Iterable[Param], where: str) -> None:
-    """Refuse ``params`` that are not in memory. Errors: `CallOrderError`."""
-    for param in params:
-        if not param.storage.in_memory:
-            raise CallOrderError(
-                where,
-                expected="a net in memory, whole",
-                received=f"one whose {param.name!r} is {param.storage.place}",
-                advice=param.storage.way_back,
-            )
-
-
 def expect_whole(net: Net, where: str) -> None:
     """Refuse a net that is not in memory or on several ranks. Errors: `CallOrderError`."""
-    can = net.executor.can
-    if not (can.records or can.holds):
-        raise CallOrderError(
-            where,
-            expected="a net in memory, whole",
-            received=f"one that {can.is_so}",
-            advice=can.way_back,
-        )
+    expect_met(where, (IN_MEMORY, WHOLE, LAYERS, RECORDED), net.executor.can.terms)
 
 
 def expect_host(net: Net, where: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from singanet.base.columns import is_sparse
 from singanet.base.described import Counted, changes, checked_call
+from singanet.base.terms import AT_ONCE, BEGUN, FIT, LAYERS, NET, OPEN, SCORES, Terms, expect_met
 from singanet.data.loaders import Batch, Loader
 from singanet.engine.executor import NetExecutor
 from singanet.engine.model import Part, PlanView
@@ -35,7 +36,7 @@ from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.optimizer.optimizer import Update
 from singanet.params.param import Param
-from singanet.program.programs import Programs, programs_of
+from singanet.program.programs import Programs
 from singanet.types import Array
 
 Head: TypeAlias = Symbol | None
@@ -320,6 +321,15 @@ class Objective(Counted):
         return found.pop() if len(found) == 1 else float(batch)
 
 
+TERMS = Terms(
+    needs=(LAYERS,),
+    exact=(BEGUN, AT_ONCE),
+    takes=(NET, OPEN, SCORES, FIT),
+    keeps="bits",
+)
+"""The terms of named programs of a net."""
+
+
 class View(PlanView):
     """A view for executors: the part of ``net`` with the ``outputs``.
 
@@ -349,8 +359,9 @@ class View(PlanView):
         """Return the executor of its steps: the net's, or programs with the net's settings."""
         of_net = self.net.executor
         if not of_net.can.records:
-            # An executor that cannot run parts either raises the error itself.
-            return of_net if of_net.can.parts else programs_of(self.net)
+            # An executor that cannot run parts raises the error itself.
+            expect_met("Executor", TERMS.needs, of_net.can.terms)
+            return of_net
         self.executor.follow(cast("Programs", of_net))
         return self.executor
 

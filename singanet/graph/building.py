@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from singanet.base.arguments import name_trouble
 from singanet.base.described import CheckedType, checked_call
 from singanet.base.kinds import snake_case
+from singanet.base.terms import OPEN
 from singanet.base.tracebacks import entry_point
 from singanet.errors import (
     ArgumentError,
@@ -78,7 +79,7 @@ def chosen_already(where: str) -> CallOrderError:
     """Return the error for new parameters in a net whose parameters an Executor has selected."""
     return CallOrderError(
         where,
-        expected="a net whose parameters are not selected for training",
+        expected=OPEN,
         received="an Executor's net, whose programs train the parameters at its construction",
         advice="call it on a net with a name, and draw the Executor's programs with that",
     )

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.described import changes
 from singanet.base.processes import free_in_children
+from singanet.base.terms import Terms
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.engine.backward import Pass, WatchedPass
@@ -35,7 +37,7 @@ from singanet.offload.shelf import OffloadStore, on_host
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
-from singanet.optimizer.wrapper import StageTraits, Wrapper, refuse_rest
+from singanet.optimizer.wrapper import StageTraits, Wrapper
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
@@ -57,6 +59,7 @@ class FolderPlace(ParamStorage):
 
     __slots__ = ("name", "shelf")
 
+    takes = (terms.IN_MEMORY,)
     place = "in a folder"
     bounded = loads = True
     way_back = "call onload() of the net that was offloaded"
@@ -123,7 +126,13 @@ class OffloadExecutor(LayerByLayer):
     go to the folder as well, and nothing is recomputed.
     """
 
-    can = Capabilities(is_so="is offloaded", way_back="call net.onload() first")
+    can = Capabilities(
+        Terms(
+            takes=(terms.IN_MEMORY, terms.RECORDED),
+            received="an offloaded net",
+            remedy="call net.onload() first",
+        )
+    )
     streams = True
 
     def __init__(
@@ -223,7 +232,8 @@ class OffloadExecutor(LayerByLayer):
         self._updates_late = not all(stage._local for stage in several)
         # Mixed precision has to be outermost, and servers of rows refuse stages that read values:
         # their updates are stored at the end of the step.
-        alone = chain.scaled is not None or any(stage.traits.serves for stage in several)
+        serves = any(terms.VALUES in stage.traits.takes for stage in several)
+        alone = chain.scaled is not None or serves
         if self._updates_late and not alone:
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
@@ -364,7 +374,7 @@ class OffloadExecutor(LayerByLayer):
         as_it_is = rule, chain.optimizer, self._net.version, changes.now
         if self._bound == as_it_is:
             return
-        refuse_rest("an offloaded net", optimizer, "call net.onload(), or use AdamW")
+        chain.expect_fit(self.can.terms)
         if rule is not self.rule:
             self.unbind()
             self.rule = rule

@@ -11,10 +11,11 @@ from typing import Any
 
 from singanet.base.files import NAME, explained, hold, let_go, path_of
 from singanet.base.kinds import checked_bytes
+from singanet.base.terms import LAYERS, PARAMETERS, Terms
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of, check_unique
 from singanet.checkpoint.formats import LATEST
-from singanet.engine.net import Net, expect_host, expect_in_memory
+from singanet.engine.net import Net, expect_host
 from singanet.errors import (
     CallOrderError,
     FileAccessError,
@@ -32,8 +33,11 @@ from singanet.offload.offloaded import (
     session_bytes,
 )
 from singanet.offload.shelf import FILES, OffloadStore, on_host, room_on
-from singanet.params.param import Param
+from singanet.params.param import Param, expect_stored
 from singanet.params.storage import Memory
+
+TERMS = Terms(needs=(*PARAMETERS, LAYERS), keeps="bits")
+"""The terms of an offloaded net, whose folder has whole arrays of floats."""
 
 
 def offload(
@@ -51,7 +55,7 @@ def offload(
     place = path_of(folder, "folder")
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
-    expect_in_memory(params, "net.offload")
+    expect_stored(params, "net.offload", TERMS.needs)
     if isinstance(net.executor, OffloadExecutor):
         raise CallOrderError(
             "net.offload",

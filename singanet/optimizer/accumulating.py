@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from singanet.base.terms import ORDER, Terms
 from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.ops import Ops, ops_for
 from singanet.optimizer.adam import Adam, descend
@@ -29,6 +30,7 @@ from singanet.optimizer.state import (
 )
 from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
 from singanet.params.param import Param, ParamRoot, owner_of
+from singanet.params.storage import is_served
 from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
@@ -249,7 +251,7 @@ class Accumulator(Wrapper):
         [[1.0, 1.0], [0.7, 1.4]]
     """
 
-    traits = StageTraits(gathers=True)
+    traits = StageTraits(gathers=True, takes=(ORDER,))
 
     def __init__(self, optimizer: Optimizer | Wrapper, every: int, mean: bool = True) -> None:
         super().__init__(optimizer)
@@ -275,6 +277,10 @@ class Accumulator(Wrapper):
         self._unit_before: float | None = None
         self._weight: Scale = 1.0
         self._share: Scale | None = None
+
+    @property
+    def _terms(self) -> Terms:
+        return self.traits._terms
 
     @property
     def _weighs(self) -> bool:
@@ -417,7 +423,8 @@ class Accumulator(Wrapper):
         for name, value in zip(names, values, strict=True):
             if name not in self._counts:
                 xp, (count, weight) = ops_for(value).xp, self._late.pop(name, (0, 0.0))
-                self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
+                if not is_served(value):
+                    self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
                 self._counts[name], self._weights[name] = count, weight
                 self._rows[name] = RowSum()
         return values

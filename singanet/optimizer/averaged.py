@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, UnknownNameError, brief
 from singanet.ops import ops_for
@@ -16,7 +17,7 @@ from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import BLOCK
 from singanet.optimizer.state import Grads, Names, Owners, Values, check_lists, loaded_count
-from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper, refuse_rest, rule_of
+from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper, rule_of
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
 from singanet.types import Array
@@ -197,7 +198,13 @@ class BlockCoordinate(Wrapper):
     """
 
     # The current block depends on the parameters of the whole net.
-    traits = StageTraits(reads="sums", selects=True, across_layers=True)
+    traits = StageTraits(
+        reads="sums",
+        selects=True,
+        needs=(terms.LAYERS,),
+        takes=(terms.STATE,),
+        remedy="train blocks in one process",
+    )
 
     def __init__(
         self,
@@ -218,7 +225,6 @@ class BlockCoordinate(Wrapper):
                 advice="the paper uses 'random'",
             )
         self.order: Order = order
-        _expect_steps(optimizer)
         self._blocks: dict[str, list[str]] = {}
         self._block_of: dict[str, str] = {}
         # Number of whole steps so far, and the names of the step after them.
@@ -361,29 +367,3 @@ def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
         numbered = _NUMBERED.match(layer)
         found.setdefault(numbered[0] if numbered else layer, []).append(name)
     return found
-
-
-def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
-    """Refuse a rule with unknown state, with a value for evaluation, or that accumulates."""
-    refuse_rest("BlockCoordinate", optimizer, "use AdamW, whose state may be dropped")
-    inner: Any = optimizer
-    while isinstance(inner, Wrapper) and not inner.traits.gathers:
-        inner = inner.optimizer
-    kind = type(inner).__name__
-    if not isinstance(inner, Optimizer):
-        gathers = isinstance(inner, Wrapper)
-        raise ArgumentError(
-            "BlockCoordinate",
-            expected="an optimizer of singanet's, which updates at each step",
-            received=f"{kind}, which accumulates over steps" if gathers else kind,
-            advice=f"write {kind}(BlockCoordinate(...), every)"
-            if gathers
-            else "derive it from singanet.optimizer.Optimizer",
-        )
-    if inner.every != 1:
-        raise ArgumentError(
-            "BlockCoordinate",
-            expected="a rule that updates at each step",
-            received=f"{kind}, which accumulates over {inner.every} steps",
-            advice="write Accumulator(BlockCoordinate(...), every)",
-        )

@@ -16,6 +16,7 @@ import numpy as np
 
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import address
+from singanet.base.terms import Terms, expect_met
 from singanet.errors import ArgumentError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.element_wise import ElementWise
@@ -207,6 +208,14 @@ class UpdateChain:
             self.rule.follow(net.params(), net)
         else:
             self.optimizer.register_all(net.param_specs())
+
+    def expect_fit(self, terms: Terms) -> None:
+        """Refuse stages and a rule that need what ``terms`` of an executor take away."""
+        rule: list[Any] = [] if self.own_rule is None else [self.own_rule]
+        for each in (*self.stages, *rule):
+            kind = type(each).__name__
+            own = each._terms
+            expect_met(f"net.step, {kind}", own.needs, terms, own.remedy, ArgumentError)
 
     def meet(self, net: Any) -> None:
         """Call `follow`, and `Wrapper.meet` of every stage."""

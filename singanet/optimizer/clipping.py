@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, norm_of, squares_of
@@ -44,7 +45,9 @@ class ClipByGlobalNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    traits = StageTraits(reads="sums", needs_norm=True)
+    traits = StageTraits(
+        reads="sums", needs_norm=True, takes=(terms.ORDER,), remedy="clip by value"
+    )
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -145,7 +148,7 @@ class ClipByLayerNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    traits = StageTraits(reads="sums")
+    traits = StageTraits(reads="sums", remedy="clip by value")
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -184,7 +187,9 @@ class ClipByRunningNorm(Wrapper):
         array([0.94, 1.08])
     """
 
-    traits = StageTraits(reads="sums", across_layers=True)
+    traits = StageTraits(
+        reads="sums", needs=(terms.LAYERS,), remedy="clip by the norm of all gradients, or by value"
+    )
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float, decay: float = 0.9) -> None:
         super().__init__(optimizer)

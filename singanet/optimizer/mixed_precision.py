@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.base.kinds import native
@@ -209,7 +210,7 @@ class ScaledUpdates(Wrapper):
     It then rounds the masters to the float16 parameters.
     """
 
-    traits = StageTraits(holds_all=True)
+    traits = StageTraits(holds_all=True, needs=(terms.WHOLE, terms.TOGETHER), takes=(terms.BEGUN,))
 
     def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
         super().__init__(optimizer)

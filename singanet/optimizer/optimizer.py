@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
+from singanet.base import terms
 from singanet.base.described import (
     Configurable,
     Counted,
@@ -18,6 +19,7 @@ from singanet.base.described import (
     shown,
 )
 from singanet.base.elsewhere import is_library
+from singanet.base.terms import Terms
 from singanet.base.words import OWN, aliases
 from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
@@ -309,6 +311,20 @@ class Optimizer(Counted, Configurable, ABC):
 
     def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:
         """Call `rest` or `resume` for the arrays ``values`` of ``params``."""
+
+    @property
+    def _terms(self) -> Terms:
+        """The terms of the rule."""
+        needs: list[str] = []
+        if self.rests:
+            needs += [*terms.PARAMETERS, terms.STATE]
+        if self.every > 1:
+            needs.append(terms.EACH_STEP)
+        if type(self)._rule_for is not Optimizer._rule_for:
+            needs.append(terms.ALIKE)
+        kind = type(self).__name__
+        remedy, takes = ("use AdamW", (terms.BEGUN,)) if self.rests else ("", ())
+        return Terms(tuple(needs), takes=takes, received=kind, remedy=remedy)
 
     @property
     def owners(self) -> Owners:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.collectives import Collectives, SharedBatch, gathered
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
@@ -280,19 +281,17 @@ class ReducerTraits(StageTraits):
 
     Args:
         waits: True.
-        serves: Whether it refuses outer stages that influence values.
         in_parts: Whether it may pass on parts of gradients, see `Wrapper.joined`.
         copies: The largest number of copies of the trained parameters: sums in progress, and sent
             data.
-        whole_state: Whether every rank has the state of all parameters, equal on all ranks.
 
     """
 
     waits: bool = True
-    serves: bool = False
+    takes: tuple[str, ...] = (terms.STATE, terms.ORDER)
+    remedy: str = "train by AllReduce"
     in_parts: bool = False
     copies: int = 2
-    whole_state: bool = False
 
 
 class Reducer(Wrapper):

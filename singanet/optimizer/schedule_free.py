@@ -14,7 +14,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import Hyper, Learning, at, checked
 from singanet.optimizer.optimizer import Shared
 from singanet.optimizer.state import ParamState, nothing
-from singanet.params.param import Param
+from singanet.params.param import Param, expect_stored
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -91,15 +91,8 @@ class ScheduleFreeAdamW(ElementWise):
 
     def follow(self, params: Iterable[Param], net: Any = None) -> None:
         params = list(params)
-        for param in params:
-            if param.trainable and not param.storage.in_memory:
-                raise ArgumentError(
-                    f"{type(self).__name__}, parameter {param.name!r}",
-                    expected="a parameter in memory, which is moved between training and"
-                    " evaluation",
-                    received=f"a parameter that is {param.storage.place}",
-                    advice=f"{param.storage.way_back or 'keep it in memory'}, or use AdamW",
-                )
+        trained = (param for param in params if param.trainable)
+        expect_stored(trained, type(self).__name__, self._terms.needs, self._terms.remedy)
         super().follow(params, net)
 
     def _move(self, params: Sequence[Param], values: Sequence[Array], rest: bool) -> None:

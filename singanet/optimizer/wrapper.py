@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 
+from singanet.base import terms
 from singanet.base.described import Configurable, Counted, checked_call
+from singanet.base.terms import Terms
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import Scale, as_float
 from singanet.optimizer.optimizer import Optimizer, Update, moved
@@ -20,6 +22,12 @@ Handed: TypeAlias = tuple[Sequence[str], Sequence[Array], Sequence[Grad], Scale]
 """Names, values, gradients, and the factor of the gradients."""
 
 
+_ITS_READS = (
+    'declare traits = StageTraits(reads="elements") in its class if it changes each element by'
+    ' itself, reads="sums" if its sums go through self.joined'
+)
+
+
 @dataclass(frozen=True)
 class StageTraits:
     """Declare what a stage reads of gradients, and needs of a step.
@@ -28,7 +36,6 @@ class StageTraits:
         reads: "whole" gradients; "sums" over elements, each passed through `Wrapper.joined`, so
             that gradients may be spread over processes; "elements", each changed by itself; or
             "nothing".
-        across_layers: Whether the result for a layer depends on the gradients of earlier layers.
         selects: Whether gradients of some parameters are dropped, so that programs do not compute
             them.
         gathers: Whether gradients are accumulated over `Wrapper.every` steps, see `Wrapper.left`.
@@ -37,16 +44,46 @@ class StageTraits:
         holds_all: Whether all gradients of a step must exist, and be finite, before the first
             `Wrapper.take`.
         waits: Whether it is a reducer, which waits for other processes.
+        needs: Further conditions of `singanet.base.terms`, without which it is refused.
+        takes: Further conditions that it takes away from all other parts of a training.
+        inside: Further conditions that it takes away from the stages and the rule inside it.
+        remedy: What to do without it, for errors.
 
     """
 
     reads: Literal["whole", "sums", "elements", "nothing"] = "whole"
-    across_layers: bool = False
     selects: bool = False
     gathers: bool = False
     needs_norm: bool = False
     holds_all: bool = False
     waits: bool = False
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    remedy: str = ""
+
+    @property
+    def _terms(self) -> Terms:
+        """The terms of the stage."""
+        needs, inside, remedy = [*self.needs], [*self.inside], self.remedy
+        apart = self.gathers or self.holds_all or self.waits
+        if self.reads == "whole" and not apart:
+            needs.append(terms.GRADIENTS)
+            remedy = remedy or _ITS_READS
+        elif self.reads == "sums":
+            needs.append(terms.NORM if self.needs_norm else terms.SUMS)
+        if apart:
+            needs.append(terms.OWN)
+        elif self.reads != "nothing":
+            inside.append(terms.SUMMABLE)
+        if self.gathers:
+            needs.append(terms.EACH_STEP)
+        if self.selects:
+            inside.append(terms.EACH_STEP)
+        if self.waits:
+            needs.append(terms.SUMMABLE)
+            inside.append(terms.OWN)
+        return Terms(tuple(needs), takes=self.takes, inside=tuple(inside), remedy=remedy)
 
 
 class Wrapper(Counted, Configurable, ABC):
@@ -77,6 +114,15 @@ class Wrapper(Counted, Configurable, ABC):
                 advice=f"write {type(self).__name__}(SGD(learning_rate=0.1), ...)",
             )
         self.optimizer = optimizer
+        expect_inside(self)
+
+    @property
+    def _terms(self) -> Terms:
+        """The terms of the stage, which needs all values if it sees or settles them."""
+        found, kind = self.traits._terms, type(self)
+        if kind.settle is Wrapper.settle and kind.updated is Wrapper.updated:
+            return found
+        return replace(found, needs=(*found.needs, terms.VALUES))
 
     @property
     def _weighs(self) -> bool:
@@ -279,14 +325,35 @@ def rule_of(optimizer: Any) -> Any:
     return optimizer
 
 
-def refuse_rest(where: str, optimizer: Any, advice: str) -> None:
-    """Refuse a rule with other values for evaluation, see `Optimizer.rest`."""
-    rule = rule_of(optimizer)
-    if getattr(rule, "rests", False):
-        kind = type(rule).__name__
-        raise ArgumentError(
-            f"{kind} in {where}",
-            expected="a rule whose parameters are the same in training and in evaluation",
-            received=kind,
-            advice=advice,
-        )
+def clashes(outer: Terms, inner: Terms) -> list[str]:
+    """Return the conditions that one takes from the other, if ``inner`` is inside ``outer``."""
+    taken = {*outer.takes, *outer.inside}
+    found = [condition for condition in inner.needs if condition in taken]
+    return found + [condition for condition in outer.needs if condition in inner.takes]
+
+
+def expect_inside(stage: Wrapper, own: Terms | None = None) -> None:
+    """Refuse stages and a rule inside ``stage`` that do not combine with it.
+
+    ``own`` are its terms, by default the usual ones. Errors: `ArgumentError`.
+    """
+    outer, kind, inner = own or stage._terms, type(stage).__name__, stage.optimizer
+    while True:
+        terms, name = inner._terms, type(inner).__name__
+        clash = clashes(outer, terms)
+        if clash:
+            ruling = kind if clash[0] in (*outer.takes, *outer.inside) else name
+            remedies = [each for each in dict.fromkeys((outer.remedy, terms.remedy)) if each]
+            if clash[0] in outer.inside and clash[0] in terms.inside:
+                remedies = ["remove one"]
+            elif isinstance(inner, Wrapper) and not clashes(terms, outer):
+                remedies = [f"write {name}({kind}(...))"]
+            raise ArgumentError(
+                f"{name} in {kind}",
+                expected=clash[0],
+                received=f"{ruling}, which rules this out",
+                advice=", or ".join(remedies) or "remove one",
+            )
+        if not isinstance(inner, Wrapper):
+            return
+        inner = inner.optimizer

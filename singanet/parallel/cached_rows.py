@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from singanet.base.terms import FLOATS, ORDER, Terms
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, brief
 from singanet.layers.embedding import Cache, Embedding
@@ -495,6 +496,10 @@ _DRAWN = 1 << 20
 """Elements that are drawn at a time."""
 
 
+CACHED = Terms(exact=(ORDER, FLOATS), keeps="bits")
+"""The terms of tables with a `layers.Cache`."""
+
+
 def serve(
     net: Any,
     rule: Optimizer | Wrapper,
@@ -529,11 +534,6 @@ def serve(
             rows.write(param.value)
         param.storage = rows
     return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
-
-
-def looks_at_gradients_alone(stage: Wrapper) -> bool:
-    """Return True if a stage neither reads nor changes values."""
-    return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
 
 
 def _is_as_drawn(param: Param) -> bool:

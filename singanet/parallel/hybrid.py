@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from singanet.base import terms
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
+from singanet.errors import UnknownNameError, brief, did_you_mean, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import ReducerTraits
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Wrapper, expect_inside
 from singanet.parallel.cached_rows import (
     Lookups,
     TableRows,
     bare_copy,
     follow,
-    looks_at_gradients_alone,
     serve,
     to_serve,
 )
@@ -27,6 +28,9 @@ from singanet.parallel.server.parameter_table import ServedTable, Shard
 from singanet.parallel.server.remote import Servers
 from singanet.params.param import Param
 from singanet.types import Array, Gradient
+
+SUMMED = (terms.GRADIENTS, terms.SUMS, terms.NORM)
+"""What servers take that sum the gradients of rows, of which a worker has its own."""
 
 
 class Hybrid(AllReduce):
@@ -50,7 +54,7 @@ class Hybrid(AllReduce):
         servers: The server ranks, by default as ``singanet launch --servers`` sets them.
     """
 
-    traits = ReducerTraits(serves=True)
+    traits = ReducerTraits(takes=(terms.STATE, terms.VALUES), inside=(terms.ALIKE,))
     _meets_anew = True
 
     def __init__(
@@ -93,38 +97,19 @@ class Hybrid(AllReduce):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """Prepare ``net`` as `AllReduce` does, and serve the tables of its Embeddings.
 
-        Errors: `ArgumentError` if a stage reads or changes values.
+        Errors: `ArgumentError` for clipping by norms inside, if servers sum gradients of rows.
         """
         if self._is_new(net, around):
-            for stage in (*around, *UpdateChain(self.optimizer).stages):
-                if not looks_at_gradients_alone(stage):
-                    kind = type(stage).__name__
-                    raise ArgumentError(
-                        f"Hybrid and {kind}",
-                        expected="only clipping stages, since servers have the values",
-                        received=kind,
-                        advice=f"use AllReduce with {kind}",
-                    )
             summed = not self._alone and self.consistency == "bsp"
             if summed and to_serve(net):
-                self._expect_by_value()
+                own = self._terms
+                expect_inside(self, replace(own, inside=(*own.inside, *SUMMED)))
             # The servers clip sums.
             rule = self.optimizer if summed else self._rule
             self._rows = serve(net, rule, self._tables_of, lambda: self.comm.rank > 0)
             for rows in self._rows.values():
                 rows.sums_first = summed
         super().meet(net, around)
-
-    def _expect_by_value(self) -> None:
-        for stage in UpdateChain(self.optimizer).stages:
-            if stage.traits.reads in ("whole", "sums"):
-                kind = type(stage).__name__
-                raise ArgumentError(
-                    f"Hybrid(consistency='bsp') and {kind}",
-                    expected="ClipByValue: a server has the rows' sum, a worker only its own",
-                    received=kind,
-                    advice="clip by value, train by AllReduce, or set consistency='asp'",
-                )
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """Push pending gradients on all ranks, then unify the values of ``net``."""

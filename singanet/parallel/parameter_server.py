@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.base.described import changes
 from singanet.base.files import path_of
+from singanet.base.terms import Terms
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.ops import ops_for
@@ -17,14 +20,13 @@ from singanet.optimizer.chain import UpdateChain, norm_of
 from singanet.optimizer.clipping import ClipByGlobalNorm
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import GradientRound, Traffic
+from singanet.optimizer.reducer import GradientRound, ReducerTraits, Traffic
 from singanet.optimizer.state import Grad, ParamState, ParamUpdate
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.cached_rows import (
     CachedRows,
     Lookups,
     TableRows,
-    looks_at_gradients_alone,
     serve,
 )
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
@@ -126,6 +128,11 @@ class ParameterServer(RankReducer):
     """
 
     comm: Communicator
+    traits = ReducerTraits(
+        needs=(terms.WORKERS,),
+        takes=(terms.STATE,),
+        inside=(terms.GRADIENTS, terms.SUMS, terms.ALIKE),
+    )
     _meets_anew = True
 
     def __init__(
@@ -138,12 +145,13 @@ class ParameterServer(RankReducer):
         snapshots: str | Path | None = None,
         every: int = 100,
     ) -> None:
-        super().__init__(optimizer, comm)
         self.consistency, self.staleness = consistency, _staleness(consistency, staleness)
+        self._inner = optimizer
+        super().__init__(optimizer, comm)
         self.snapshots = None if snapshots is None else path_of(snapshots, "snapshots")
         self.every = checked_count("ParameterServer", "every", every, 1)
         self._ranks = self._servers_of(servers)
-        self.rule = self._inner = optimizer
+        self.rule = optimizer
         self._norms = Round(self, _PREVIEWED)
         self.servers: Servers | None = None
         self._state: Mapping[str, Array] | None = None
@@ -152,20 +160,7 @@ class ParameterServer(RankReducer):
         self._stale = True
         self._before_exchange = Exchanged(0, 0)
         self._clip: _ClippedPush | None = None
-        stages = UpdateChain(optimizer).stages
-        clip = stages[0] if stages and consistency == "bsp" else None
-        if not isinstance(clip, ClipByGlobalNorm):
-            clip = None
-        for stage in stages if clip is None else stages[1:]:
-            if stage.traits.reads in ("whole", "sums"):
-                kind = type(stage).__name__
-                raise ArgumentError(
-                    f"{kind} in ParameterServer",
-                    expected="ClipByValue: a server has some of the gradients, one at a time;"
-                    " or ClipByGlobalNorm around all, with 'bsp'",
-                    received=kind,
-                    advice="clip by these, or train by AllReduce",
-                )
+        clip = self._clip_of_workers
         if self._ranks is not None:
             self._before_exchange = self._ranks.world.exchanged
             self.rule = optimizer if clip is None else clip.optimizer
@@ -183,6 +178,21 @@ class ParameterServer(RankReducer):
             else {"servers": None, "_rows": {}, "_state": self.state_dict() or None}
         )
         return {**super().__getstate__(), **own}
+
+    @property
+    def _clip_of_workers(self) -> ClipByGlobalNorm | None:
+        """The clipping that workers do before they push, if any."""
+        outermost = self._inner
+        by_workers = isinstance(outermost, ClipByGlobalNorm) and self.consistency == "bsp"
+        return cast("ClipByGlobalNorm", outermost) if by_workers else None
+
+    @property
+    def _terms(self) -> Terms:
+        found = super()._terms
+        if self._clip_of_workers is None:
+            return replace(found, inside=(*found.inside, terms.NORM))
+        # Each worker skips steps of its own.
+        return replace(found, takes=(*found.takes, terms.TOGETHER))
 
     @property
     def _alone(self) -> bool:
@@ -211,17 +221,8 @@ class ParameterServer(RankReducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """Prepare ``net``; the parameters of rank 0, or of a snapshot, are copied to all ranks.
 
-        Errors: the errors of `RankReducer.meet`; `ArgumentError` for clipping around this stage,
-        and for mixed precision around clipping by the global norm.
+        Errors: the errors of `RankReducer.meet`.
         """
-        self._expect_outside(around)
-        if self._clip is not None and any(stage.traits.holds_all for stage in around):
-            raise ArgumentError(
-                "ParameterServer and ClipByGlobalNorm",
-                expected="one precision, as in mixed precision each worker skips steps of its own",
-                received="mixed precision, and a norm over all workers",
-                advice="remove one, or train by AllReduce",
-            )
         if self._ranks is None:
             self._meets(net, around)
             return
@@ -246,7 +247,7 @@ class ParameterServer(RankReducer):
             return self.comm.rank > 0 or servers.restored is not None
 
         # The norm covers row gradients, too.
-        if self._clip is None and all(map(looks_at_gradients_alone, around)):
+        if self._clip is None and not any(terms.VALUES in each._terms.needs for each in around):
             self._rows = serve(net, UpdateChain(self.rule).rule, tables_of, wrote)
 
     def _begin_alike(self, net: NetCore) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import LentMemory
+from singanet.base.terms import Terms, left_out
 from singanet.engine.backward import Pass, WatchedPass
-from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
+from singanet.engine.executor import RECORDING, Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import Plan
@@ -69,6 +71,7 @@ class Slices(ParamStorage):
         "rows",
     )
 
+    takes = (terms.WHOLE,)
     place = "in slices on several ranks"
     way_back = "take copy.deepcopy(net) on all ranks, which has it in memory"
     sliced = True
@@ -277,9 +280,12 @@ class Gathered(LayerByLayer):
     """
 
     can = Capabilities(
+        Terms(
+            takes=(terms.WHOLE, terms.RECORDED),
+            received="a net whose parameters are in slices on several ranks",
+            remedy=Slices.way_back,
+        ),
         together=True,
-        is_so="has parameters in slices on several ranks",
-        way_back=Slices.way_back,
     )
     streams = True
 
@@ -297,7 +303,7 @@ class Gathered(LayerByLayer):
     @property
     def notes(self) -> list[str]:
         """Why steps are not recorded."""
-        return ["the net is in slices: its steps run by the layers, and are not recorded"]
+        return left_out("a recorded step", RECORDING.uses, self.can.terms)
 
     def evaluate(
         self,

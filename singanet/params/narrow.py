@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.heap import LentMemory, large_arrays_apart
 from singanet.checkpoint.gguf_blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
@@ -166,6 +167,7 @@ def standing_in(arrays: Mapping[int, Array]) -> Iterator[None]:
 class NarrowWeights(ParamStorage):
     """A ``matrix`` of fewer bits; ``transposed`` if the parameter is stored (outputs, inputs)."""
 
+    takes = (terms.FLOATS,)
     way_back = "call net.as_type('float32') first"
     matrix: NarrowMatrix
 

@@ -6,16 +6,18 @@ import copy
 import math
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.described import Moment, changes
 from singanet.errors import (
     ArgumentError,
+    CallOrderError,
     OutOfMemoryError,
     ShapeError,
     UnknownNameError,
@@ -461,3 +463,25 @@ def make_param(
     initializer = from_spec(given, where) if "init" in given else default
     trainable = bool(given.get("trainable", True))
     return Param(ParamSpec(**settings), shape, initializer, fans, trainable)
+
+
+def expect_stored(
+    params: Iterable[Param],
+    where: str,
+    needs: Collection[str] = (*terms.PARAMETERS, terms.LAYERS),
+    otherwise: str = "",
+) -> None:
+    """Refuse ``params`` whose storage takes one of ``needs`` away, by default all not in memory.
+
+    ``otherwise`` is further advice. Errors: `CallOrderError`.
+    """
+    for param in params:
+        storage = param.storage
+        for condition in storage.takes:
+            if condition in needs:
+                raise CallOrderError(
+                    f"{where}, parameter {param.name!r}",
+                    expected=condition,
+                    received=f"one that is {storage.place}",
+                    advice=", or ".join(filter(None, (storage.way_back, otherwise))),
+                )

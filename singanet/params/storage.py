@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.errors import CallOrderError
 from singanet.ops.interface import Runs
 from singanet.types import Array, RowSparse, Shape, StandIn
@@ -169,8 +170,8 @@ class ParamStorage(ABC):
     place: str
     way_back: str
 
-    in_memory = False
-    """Whether the array stays in memory unless the parameter is moved."""
+    takes: tuple[str, ...] = (terms.IN_MEMORY,)
+    """The conditions of `singanet.base.terms` that it takes away; without any it is in memory."""
 
     by_rows = False
     """Whether it is a `ParameterServerStorage`, which fetches single rows."""
@@ -192,6 +193,11 @@ class ParamStorage(ABC):
 
     array: Array | None = None
     """The array if it is in memory as it is; a plain attribute, as every step reads it."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the array stays in memory for as long as the parameter is not moved."""
+        return not self.takes
 
     @property
     def filled(self) -> bool:
@@ -260,9 +266,9 @@ class Memory(ParamStorage):
 
     __slots__ = ("array",)
 
+    takes = ()
     place = "in memory"
     way_back = ""
-    in_memory = True
 
     def __init__(self, array: Array | None = None) -> None:
         self.array = array
@@ -331,6 +337,7 @@ class ParameterServerStorage(ParamStorage):
     """The rows of a parameter (rows, width), read from a table and updated there."""
 
     by_rows = True
+    takes = (terms.UNSERVED,)
     place = "served by a table"
     way_back = "take copy.deepcopy(net), which has it in memory"
 

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 from singanet.base.described import changes, shown
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.processes import free_in_children
+from singanet.base.terms import RECORDED, expect_met
 from singanet.engine.backward import Pass
-from singanet.engine.executor import Capabilities, LayerByLayer, forward_of_step, plan_of_step
+from singanet.engine.executor import (
+    RECORDING,
+    Capabilities,
+    LayerByLayer,
+    forward_of_step,
+    plan_of_step,
+)
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest, looks_of
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = WarmUpPolicy()
-_RECORDS = Capabilities(records=True)
+_RECORDS = Capabilities(RECORDING)
 CAPACITY = 8
 """The maximum number of programs of a net.
 
@@ -53,14 +60,7 @@ four times as many.
 
 def programs_of(net: Net) -> Programs:
     """The programs of ``net``. Errors: `CallOrderError` for a net of another executor."""
-    can = net.executor.can
-    if not can.records:
-        raise CallOrderError(
-            "net.programs",
-            expected="a net whose steps are recorded",
-            received=f"one that {can.is_so}",
-            advice=can.way_back,
-        )
+    expect_met("net.programs", (RECORDED,), net.executor.can.terms)
     return cast("Programs", net.executor)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
+from singanet.base.terms import KEPT, LAYERS, Terms, expect_met
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
@@ -28,6 +29,8 @@ Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
 
 
 _SCALED = 8
+BFLOAT16 = Terms(takes=(KEPT,))
+"""The terms of products of bfloat16, whose results programs keep in it."""
 """The number of cached optimizers with loss scaling; recorded programs belong to them."""
 
 
@@ -123,12 +126,8 @@ def compile_net(
     _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
     if mixed_precision is not None and placed_by(net) is not None:
-        raise ArgumentError(
-            "net.compile, mixed_precision",
-            expected="a FeedForwardNet, all of it on this rank",
-            received=f"a {type(net).__name__} on several ranks",
-            advice="compile it before parallel.Pipeline(net)",
-        )
+        where, advice = "net.compile, mixed_precision", "compile it before parallel.Pipeline(net)"
+        expect_met(where, (LAYERS,), net.executor.can.terms, advice, ArgumentError)
     narrow = _narrow_type(net, mixed_precision)
     # An unfinished net is checked when it trains.
     with suppress(GraphError, CallOrderError):

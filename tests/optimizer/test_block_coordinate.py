@@ -181,9 +181,9 @@ class Mine(opt.Optimizer):
     (lambda: BlockCoordinate(SGD(lr=1), steps=0), "steps"),
     (lambda: BlockCoordinate(SGD(lr=1), order="up"), "order"),
     (lambda: BlockCoordinate(SGD(lr=1), seed=-1), "seed"),
-    (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which accumulates over steps"),
-    (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "accumulates over 2 steps"),
-    (lambda: BlockCoordinate(Mine()), "accumulates over 2 steps"),
+    (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "parameters at each step"),
+    (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "parameters at each step"),
+    (lambda: BlockCoordinate(Mine()), "parameters at each step"),
 ])  # fmt: skip
 def test_what_cannot_be(make, message):
     with pytest.raises(ArgumentError, match=message):

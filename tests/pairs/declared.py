@@ -1,4 +1,4 @@
-"""What comes of each pair of features, and the table of it in ``docs/features.md``.
+"""What comes of each pair of features, by their terms, and the table of it in ``docs/features.md``.
 
 ``python -m tests.pairs.declared`` writes that table anew.
 """
@@ -6,151 +6,181 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from singanet.base.terms import EACH_STEP, FIT, OWN, PARTS, SCORES, SUMMABLE, Terms
+from singanet.budget import fitting
+from singanet.engine import adapting, backward, fusion
+from singanet.engine.executor import RECORDING
+from singanet.engine.recompute.by_layers import Recomputer
+from singanet.executor import symbols
+from singanet.offload import offloading
+from singanet.offload.offloaded import FolderPlace
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    BlockCoordinate,
+    ClipByGlobalNorm,
+    MixedPrecision,
+    ScheduleFreeAdamW,
+)
+from singanet.optimizer.averaged import Averaged
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.wrapper import clashes
+from singanet.parallel import (
+    AllReduce,
+    Hybrid,
+    ParameterServer,
+    Pipeline,
+    PowerSGD,
+    Sharded,
+    SparseAllReduce,
+    cached_rows,
+    hybrid,
+)
+from singanet.parallel.communicators.communicator import SingleProcess
+from singanet.parallel.server import ServerRanks
+from singanet.params.narrow import NarrowWeights
+from singanet.testing import communicators
+from singanet.training import compiled
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "features.md"
 BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
 
-
-@dataclass(frozen=True)
-class Feature:
-    """``way`` is how nearly a feature leaves results as they are: "bits", or "close" to rounding.
-
-    Without it a feature makes other results, for which `tests.pairs.by_hand` has formulas.
-    """
-
-    name: str
-    way: Literal["bits", "close", ""] = ""
+RULE, TYPE = "another rule of the optimizer", "another type of a net"
+"""Conditions that each of two features would need and take: of a training there is one."""
+ORDERED = {OWN, SUMMABLE, EACH_STEP}
+"""Conditions of one stage inside another."""
+NONE = {FIT, RULE, TYPE}
+"""Conditions for whose lack there is nothing to say: the two cannot be asked for together."""
 
 
-FEATURES = [
-    Feature("recorded", "bits"), Feature("recompute", "bits"), Feature("micro-batches", "close"),
-    Feature("budget", "bits"), Feature("offload", "bits"), Feature("float16"), Feature("bfloat16"),
-    Feature("all-reduce", "close"), Feature("sparse all-reduce", "close"),
-    Feature("PowerSGD", "close"), Feature("sharded state", "close"),
-    Feature("sharded gradients", "close"), Feature("sharded parameters", "close"),
-    Feature("parameter server", "close"), Feature("cached embeddings", "bits"),
-    Feature("pipeline", "close"), Feature("clipping by global norm"), Feature("accumulation"),
-    Feature("EMA"), Feature("freezing"), Feature("masks"), Feature("sparse inputs"),
-    Feature("several outputs"), Feature("user's optimizer"), Feature("Executor", "bits"),
-    Feature("head in blocks", "close"), Feature("one block at a time"), Feature("low-rank pairs"),
-    Feature("narrow weights"), Feature("schedule-free"), Feature("loss of a function", "close"),
-]  # fmt: skip
-NAMES = [feature.name for feature in FEATURES]
-BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
-CLOSE = frozenset(feature.name for feature in FEATURES if feature.way == "close")
-PAIRS = [frozenset(pair) for pair in combinations(NAMES, 2)]
+@cache
+def reducer(kind: type[Any], inside: str = "", **settings: Any) -> Terms:
+    """The terms of a reducer of two ranks around SGD, behind clipping if that is ``inside``."""
+    rule: Any = ClipByGlobalNorm(SGD(0.1), 1.0) if inside else SGD(0.1)
+    with communicators(3) as comms:
+        if kind in (Hybrid, ParameterServer):
+            settings["servers"] = ServerRanks(comms[0], [2])
+        made = kind(rule, comm=comms[0].group([0, 1]), **settings)
+    return made._terms
 
-NOT_THE_BITS = {
-    # What programs keep in bfloat16 the layers do not round.
-    frozenset({"recorded", "bfloat16"}),
-    # Each begins with what is there, rounded or not.
-    frozenset({"float16", "Executor"}),
-    # Sums in another order: parts of batches, rows of several ranks, the norm of rows.
-    frozenset({"micro-batches", "budget"}),
-    frozenset({"all-reduce", "cached embeddings"}),
-    frozenset({"cached embeddings", "clipping by global norm"}),
-    # A table that is served is not held.
-    frozenset({"cached embeddings", "narrow weights"}),
-    # A fit moves to the average and back at the end of each epoch.
-    frozenset({"Executor", "schedule-free"}),
-    # Blocks of a fit, which an Executor has none of.
-    frozenset({"Executor", "head in blocks"}),
+
+def joined(*parts: Terms) -> Terms:
+    """The terms of a feature of several ``parts``, which leaves results as the first does."""
+    needs, uses, exact, takes, inside = (
+        tuple(each for part in parts for each in getattr(part, name))
+        for name in ("needs", "uses", "exact", "takes", "inside")
+    )
+    return Terms(needs, uses, exact, takes, inside, parts[0].keeps)
+
+
+def only(what: str) -> Terms:
+    """The terms of a feature of which a training has one."""
+    return Terms(needs=(what,), takes=(what,))
+
+
+SCHEDULE_FREE = ScheduleFreeAdamW(0.1)
+OTHER_LOSS = Terms(takes=(SCORES,))
+SUM = Terms(keeps="rounding")
+
+PARTED = Terms(needs=(FIT,), takes=(PARTS,))
+
+FEATURES: dict[str, Terms] = {
+    "recorded": RECORDING,
+    "recompute": Recomputer.terms,
+    "micro-batches": joined(SUM, PARTED, Accumulator(SGD(0.1), 2)._terms),
+    "budget": fitting.TERMS,
+    "offload": joined(offloading.TERMS, Terms(takes=FolderPlace.takes)),
+    "float16": joined(ScaledUpdates(SGD(0.1), MixedPrecision())._terms, only(TYPE)),
+    "bfloat16": joined(compiled.BFLOAT16, only(TYPE)),
+    "all-reduce": joined(SUM, reducer(AllReduce)),
+    "sparse all-reduce": joined(SUM, reducer(SparseAllReduce)),
+    "PowerSGD": joined(SUM, reducer(PowerSGD)),
+    "sharded state": joined(SUM, reducer(Sharded)),
+    "sharded gradients": joined(SUM, reducer(Sharded, level=2)),
+    "sharded parameters": joined(SUM, reducer(Sharded, level=3)),
+    "parameter server": joined(SUM, reducer(ParameterServer)),
+    "cached embeddings": joined(cached_rows.CACHED, Hybrid(SGD(0.1), SingleProcess())._terms),
+    "pipeline": Pipeline.can.terms,
+    "clipping by global norm": ClipByGlobalNorm(SGD(0.1), 1.0)._terms,
+    "accumulation": Accumulator(SGD(0.1), 2)._terms,
+    "EMA": Averaged(SGD(0.1), 0.5)._terms,
+    "freezing": Terms(),
+    "masks": Terms(),
+    "sparse inputs": backward.SPARSE,
+    "several outputs": OTHER_LOSS,
+    "user's optimizer": only(RULE),
+    "Executor": symbols.TERMS,
+    "head in blocks": fusion.HEAD,
+    "one block at a time": BlockCoordinate(SGD(0.1))._terms,
+    "low-rank pairs": adapting.TERMS,
+    "narrow weights": Terms(takes=NarrowWeights.takes),
+    "schedule-free": joined(SCHEDULE_FREE._terms, only(RULE)),
+    "loss of a function": joined(SUM, OTHER_LOSS),
 }
-"""Pairs with a feature that promises the bits, and that agree up to rounding."""
+NAMES = [*FEATURES]
+BITS = frozenset(name for name in NAMES if FEATURES[name].keeps == "bits")
+CLOSE = frozenset(name for name in NAMES if FEATURES[name].keeps == "rounding")
+"""Features that leave results as they are; for others `tests.pairs.by_hand` has formulas."""
+PAIRS = [frozenset(pair) for pair in combinations(NAMES, 2)]
+TABLES = "cached embeddings"
+
+
+def parts_of(features: frozenset[str]) -> dict[str, Terms]:
+    """The terms of ``features``, of which those that become one reducer are one."""
+    parts = {name: FEATURES[name] for name in NAMES if name in features}
+    clip = "clipping by global norm" if "clipping by global norm" in features else ""
+    if "all-reduce" in features and features & {"parameter server", TABLES}:
+        # A frozen table is none.
+        served = Terms(inside=hybrid.SUMMED if "freezing" not in features else ())
+        parts["all-reduce"] = joined(SUM, reducer(Hybrid, clip), served)
+        for server in ("parameter server", TABLES):
+            parts.pop(server, None)
+    if "parameter server" in parts:
+        parts["parameter server"] = joined(SUM, reducer(ParameterServer, clip))
+        if TABLES in parts:
+            parts[TABLES] = cached_rows.CACHED
+    return parts
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Why the features of ``pairs`` do not combine.
+class Outcome:
+    """Why features do not combine: one needs ``conditions``, which another takes away.
 
-    "refused": with an error whose text has ``says``, and nothing has changed. "left out": the
-    training is right, without the first feature, and ``says`` is in what the net tells of it.
-    "none": there is nothing that could be meant, or nothing to say it by.
+    "refused": with an error that names one of them, and nothing has changed. "left out": the
+    training is right, without the one feature. "none": the two cannot be asked for together.
     """
 
     kind: Literal["refused", "left out", "none"]
-    why: str
-    pairs: tuple[tuple[str, str], ...]
-    says: str = ""
+    conditions: tuple[str, ...]
 
 
-def each_with(feature: str, *others: str) -> tuple[tuple[str, str], ...]:
-    return tuple((feature, other) for other in others)
+def outcome(features: frozenset[str]) -> Outcome | None:
+    """What comes of ``features``; None if they combine."""
+    refusals: list[str] = []
+    left_out: list[str] = []
+    for one, other in combinations(parts_of(features).values(), 2):
+        # Stages are put the one way around that combines, or that is not a matter of order.
+        ways = [clashes(one, other), clashes(other, one)]
+        refusals += min(ways, key=lambda clash: (bool(clash), not {*clash}.isdisjoint(ORDERED)))
+        for user, taker in ((one, other), (other, one)):
+            left_out += [each for each in user.uses if each in taker.takes]
+    if not refusals:
+        return Outcome("left out", tuple(left_out)) if left_out else None
+    return Outcome("none" if NONE.intersection(refusals) else "refused", tuple(refusals))
 
 
-SUMMING = [
-    "all-reduce", "sparse all-reduce", "PowerSGD", "sharded state", "sharded gradients",
-    "sharded parameters", "parameter server", "cached embeddings",
-]  # fmt: skip
-TOGETHER = {"all-reduce", "parameter server", "cached embeddings"}
-"""Ways to sum gradients that combine: tables go one way, and what is dense another."""
+def is_exact(features: frozenset[str]) -> bool:
+    """Whether features that promise the bits keep them beside the others."""
+    parts = [FEATURES[name] for name in features]
+    return not any(each in other.takes for one in parts for each in one.exact for other in parts)
 
-APART = [
-    Apart("left out", "a net whose parameters are in slices runs by the layers",
-        each_with("recorded", "sharded parameters"), "its steps run by the layers"),
-    Apart("refused", "a master of float32 is whole on each rank",
-        each_with("float16", "sharded parameters"), "masters are whole"),
-    Apart("refused", "all ranks make all passes of the net, which stages and parts of it do not",
-        (*each_with("sharded parameters", "pipeline", "Executor"),), "expected a whole net"),
-    Apart("left out",
-        "a stage of a pipeline keeps what it has computed, of as few micro-batches as can be",
-        each_with("recompute", "pipeline"), "recomputes nothing"),
-    Apart("left out",
-        "a sparse batch has other entries each time, so its calls are not those of the one before",
-        each_with("recorded", "sparse inputs"), "whose entries are others in each batch"),
-    Apart("refused", "rows are where no other stage of the optimizer has their values",
-        each_with("cached embeddings", "micro-batches", "accumulation", "EMA", "float16"),
-        "expected only clipping stages, since servers have the values"),
-    Apart("refused", "the memory of a stage is not planned", each_with("budget", "pipeline"),
-        "one that is on several ranks"),
-    Apart("refused", "what a step with a sparse input takes depends on its entries",
-        each_with("budget", "sparse inputs"),
-        "expected inputs whose shapes tell what a step computes"),
-    Apart("refused", "a net has one executor, and each of these is one",
-        each_with("offload", "pipeline"), "net.offload: expected a net in memory, whole"),
-    Apart("refused", "state is kept in parts by ranks, or in folders: not in parts in folders",
-        (*each_with("offload", "sharded state", "sharded gradients", "sharded parameters"),),
-        "expected parameters in memory; received a parameter that is"),
-    Apart("refused", "programs of an Executor are parts of a net, and a stage has a part itself",
-        each_with("Executor", "pipeline"), "one that is on several ranks"),
-    Apart("refused", "each is a way to sum the same gradients",
-        tuple(pair for pair in combinations(SUMMING, 2) if not set(pair) <= TOGETHER),
-        "expected a rule, or clipping, inside"),
-    Apart("refused", "a server has parameters of all workers, of which each stage has some",
-        each_with("parameter server", "pipeline"),
-        "ParameterServer(comm=): expected all of the 4 workers"),
-    Apart("left out", "a net of one output that steps by its plan has its loss in blocks",
-        each_with("head in blocks", "pipeline", "several outputs", "Executor"),
-        "its scores are whole"),
-    Apart("left out", "a function sees all scores",
-        each_with("head in blocks", "loss of a function"), "its scores are whole"),
-    Apart("refused",
-        "whose turn it is depends on what all layers train, of which a server or a stage sees some",
-        each_with("one block at a time", "parameter server", "pipeline"), "BlockCoordinate"),
-    Apart("refused", "programs of an Executor would not train the pairs",
-        each_with("low-rank pairs", "Executor"), "net.adapt"),
-    Apart("refused",
-        "the folder is a checkpoint of floats, of which layers are read one after the other",
-        each_with("narrow weights", "offload"),
-        "is held in bfloat16; call net.as_type('float32') first"),
-    Apart("refused", "what is cut over ranks are arrays of floats",
-        each_with("narrow weights", "sharded parameters"), "is held in bfloat16"),
-    Apart("refused", "the average needs all of a parameter and of its state, in memory",
-        each_with("schedule-free", "offload", "sharded state", "sharded gradients",
-                  "sharded parameters", "parameter server", "cached embeddings",
-                  "one block at a time", "narrow weights"),
-        "ScheduleFreeAdamW"),
-    Apart("none", "an optimizer has one rule", each_with("schedule-free", "user's optimizer")),
-    Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
-    Apart("none", "`run` takes a batch as it is fed, within no budget",
-        each_with("Executor", "micro-batches", "budget")),
-]  # fmt: skip
-"""All pairs that do not combine; any other one does."""
 
-OUTCOMES = {frozenset(pair): apart for apart in APART for pair in apart.pairs}
+OUTCOMES = {pair: found for pair in PAIRS if (found := outcome(pair)) is not None}
 
 
 def table() -> str:
@@ -159,25 +189,29 @@ def table() -> str:
         "| | " + " | ".join(str(k + 1) for k in range(len(NAMES) - 1)) + " |",
         "|---|" + "---|" * (len(NAMES) - 1),
     ]
-    letters = {id(apart): chr(ord("a") + k) for k, apart in enumerate(APART)}
+    reasons = list(dict.fromkeys((each.kind, each.conditions[0]) for each in OUTCOMES.values()))
+    letters = {reason: chr(ord("a") + k) for k, reason in enumerate(reasons)}
     for row, name in enumerate(NAMES):
         marks = []
         for other in NAMES[:row]:
             pair = frozenset({name, other})
             apart = OUTCOMES.get(pair)
-            bits = pair & BITS and pair not in NOT_THE_BITS
-            marks.append(("=" if bits else "≈") if apart is None else letters[id(apart)])
+            bits = pair & BITS and is_exact(pair)
+            marks.append(
+                letters[apart.kind, apart.conditions[0]] if apart else "=" if bits else "≈"
+            )
         marks += [""] * (len(NAMES) - 1 - row)
         lines.append(f"| {row + 1} {name} | " + " | ".join(marks) + " |")
-    told = {"refused": "refused", "left out": "trained without the first", "none": "means nothing"}
+    told = {"refused": "refused", "left out": "trained without the one", "none": "means nothing"}
     works = len(PAIRS) - len(OUTCOMES)
     lines += [
         "",
-        f"Of {len(PAIRS)} pairs {works} combine: `=` to the bit, `≈` to rounding. Of the others:",
+        f"Of {len(PAIRS)} pairs {works} combine: `=` to the bit, `≈` to rounding. In the others one"
+        " feature needs a condition that the other takes away:",
         "",
     ]
-    for apart in APART:
-        lines.append(f"* **{letters[id(apart)]}** ({told[apart.kind]}): {apart.why}.")
+    for kind, condition in reasons:
+        lines.append(f"* **{letters[kind, condition]}** ({told[kind]}): {condition}.")
     return "\n".join(lines) + "\n"
 
 

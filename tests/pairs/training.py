@@ -19,7 +19,18 @@ from singanet.budget.search import _Search
 from singanet.device import cpu
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
-from singanet.layers import Activation, Add, Cache, Conv2D, Dense, Embedding, Flatten, Input, Reduce
+from singanet.layers import (
+    Activation,
+    Add,
+    Cache,
+    Conv2D,
+    Dense,
+    Embedding,
+    Flatten,
+    Input,
+    LayerNorm,
+    Reduce,
+)
 from singanet.layers.symbol import Symbol
 from singanet.loss import (
     MultiLoss,
@@ -128,12 +139,13 @@ class Case:
     """A training with the features ``on``, of a net and data made for all those of ``shape``.
 
     So a training without some of them has the same net. ``dtype`` is that of the net where no
-    precision is asked for.
+    precision is asked for; ``seed`` draws further layers, 0 none.
     """
 
     shape: frozenset[str]
     on: frozenset[str]
     dtype: str = "float32"
+    seed: int = 0
     nets: list[Any] = field(default_factory=list)
     recomputed: list[Any] = field(default_factory=list)
 
@@ -190,11 +202,28 @@ def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[S
     h = Activation("t", "tanh")(Add("sum")(parts) if len(parts) > 1 else parts[0])
     if "offload" in case.shape:
         h = Dense("narrower", 8)(Dense("wide", WIDE)(Dense("wider", WIDE)(h)))
-    h = Activation("u", "tanh")(Dense("g", 6)(h))
+    h = Activation("u", "tanh")(Dense("g", 6)(drawn(case.seed, h)))
     made = [Dense("kinds", KINDS)(h)]
     if "several outputs" in case.shape:
         made.append(Dense("numbers", 2)(h))
     return made
+
+
+def drawn(seed: int, h: Symbol) -> Symbol:
+    """``h`` through layers drawn by ``seed``, some of them beside one another."""
+    rng = np.random.default_rng(seed)
+    for k in range(int(rng.integers(1, 5)) if seed else 0):
+        kind, before = rng.choice(["tanh", "relu", "sigmoid", "norm", "beside"]), h
+        if kind == "norm":
+            h = LayerNorm(f"m{k}")(h)
+        else:
+            wide = 8 if kind == "beside" else int(rng.integers(3, 12))
+            h = Activation(f"n{k}", "tanh" if kind == "beside" else str(kind))(
+                Dense(f"m{k}", wide)(h)
+            )
+        if kind == "beside":
+            h = Add(f"o{k}")([h, Dense(f"p{k}", 8, use_bias=False)(before)])
+    return h
 
 
 def entropy_of(case: Case) -> Any:
@@ -392,7 +421,11 @@ def by_fit(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     """As `FeedForwardNet.fit` has it."""
     net = net_of(case)
     x, y = data(case)
-    pipeline, alike = (None, comm) if PRECISIONS & case.on else piped(case, net, comm)
+    pipeline, alike = None, comm
+    if "pipeline" in case and PRECISIONS & case.on:
+        alike = comm.group(range(comm.rank % 2, comm.size, 2))
+    else:
+        pipeline, alike = piped(case, net, comm)
     optimizer = reduced(case, rule_of(case), alike, servers)
     precision: Any = "bfloat16" if "bfloat16" in case else None
     net.compile(optimizer, mixed_precision=scaling() if "float16" in case else precision)

@@ -378,13 +378,13 @@ def test_a_job_of_mpi_trains_to_the_same_bits(tmp_path):
 def test_what_is_refused():
     norm, layer = ClipByGlobalNorm(SGD(lr=0.1), 1.0), ClipByLayerNorm(SGD(lr=0.1), 1.0)
     for kind, told, make in (
-        (ArgumentError, "ClipByValue", lambda: ParameterServer(layer)),
-        (ArgumentError, "ClipByValue", lambda: ParameterServer(norm, "asp")),
-        (ArgumentError, "ClipByValue", lambda: ParameterServer(ClipByValue(norm, 1.0))),
+        (ArgumentError, "clip by value", lambda: ParameterServer(layer)),
+        (ArgumentError, "clip by value", lambda: ParameterServer(norm, "asp")),
+        (ArgumentError, "clip by value", lambda: ParameterServer(ClipByValue(norm, 1.0))),
         (UnknownNameError, "did you mean 'bsp'", lambda: ParameterServer(SGD(lr=0.1), "bps")),
         (ArgumentError, "staleness=3", lambda: ParameterServer(SGD(lr=0.1), "ssp")),
         (UnknownNameError, "bsp", lambda: Hybrid(SGD(lr=0.5), consistency="ssp")),
-        (ArgumentError, "rule, or clipping, inside",
+        (ArgumentError, "process's own batch",
          lambda: ParameterServer(Accumulator(SGD(lr=0.1), 2))),
         (ArgumentError, "--servers 1",
          lambda: together(lambda comm: ParameterServer(SGD(lr=0.1), comm=comm))),
@@ -398,5 +398,5 @@ def test_what_is_refused():
 
 @pytest.mark.parametrize("kind", [ParameterServer, Hybrid])
 def test_servers_refuse_a_rule_that_goes_by_layers(kind):
-    with pytest.raises(ArgumentError, match=r"Muon in .*train by AllReduce or Sharded"):
+    with pytest.raises(ArgumentError, match=r"Muon in .*train by AllReduce"):
         kind(ClipByValue(Muon(), 0.5))

@@ -11,7 +11,8 @@ import singanet
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.layers import Add, Cache, Dense, Embedding, Flatten, Input, Slice
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, AdaGrad, Adam, ClipByLayerNorm, ClipByValue
+from singanet.optimizer import SGD, AdaGrad, Adam, ClipByLayerNorm, ClipByValue
+from singanet.optimizer.averaged import Averaged
 from singanet.parallel import Hybrid
 from singanet.training.callbacks import ModelCheckpoint
 from tests.kit.nets import values_of, words_net
@@ -247,8 +248,8 @@ def test_refusals_name_what_to_do():
     net = words_net()
     with pytest.raises(ArgumentError, match="cache"):
         Embedding("emb", 5, 2, cache=0.1)
-    with pytest.raises(ArgumentError, match="only clipping stages"):
-        Accumulator(Hybrid(SGD(lr=0.1)), 2).optimizer.meet(net, [Accumulator(SGD(lr=0.1), 2)])
+    with pytest.raises(ArgumentError, match="none on servers.*train by AllReduce"):
+        Averaged(Hybrid(SGD(lr=0.1)), 0.5)
     trained(net, Hybrid(SGD(lr=0.5)))
     with pytest.raises(CallOrderError, match="not here"):
         net.params()[0].value[3] = 0.0

@@ -405,8 +405,8 @@ def half(net, comm, folder):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (offloaded, "in a folder|in memory"),
-        (half, "masters are whole"),
+        (offloaded, "stay in memory"),
+        (half, "whole parameters on each rank"),
         (lambda n, c, f: sliced(n, c).as_type("float64"), "copy.deepcopy"),
         (lambda n, c, f: sliced(n, c).offload(f / "f", "1MB"), "copy.deepcopy"),
         (lambda n, c, f: sliced(n, c).programs, "in slices"),

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from singanet.base.kinds import megabytes, text_table
+from singanet.base.terms import LAYERS, Terms
 from singanet.engine.backward import BackwardWalk, Pass, apart_from, roots_in
 from singanet.engine.feeds import shapes_of
 from singanet.engine.fusion import fused
@@ -234,6 +235,8 @@ _State = tuple[Any, list[tuple[Param, Array, Array]]]
 
 class Recomputer:
     """Makes passes that recompute at ``level``, using the sizes of earlier contexts."""
+
+    terms = Terms(uses=(LAYERS,), keeps="bits")
 
     def __init__(self, level: Level = "none") -> None:
         self.level: Level = level

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.model import PlanView
 from singanet.engine.net import Net
@@ -376,6 +377,7 @@ class RemoteStorage(ParamStorage):
 
     __slots__ = ("_dtype", "ask", "name", "stage")
 
+    takes = (terms.LAYERS,)
     place = "on another rank"
     way_back = "call pipeline.gather() first"
 

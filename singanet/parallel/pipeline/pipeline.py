@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.base.collectives import gathered, of_first
+from singanet.base.terms import Terms
 from singanet.checkpoint.entry import check_unique
 from singanet.engine.backward import Pass
 from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.holding import expect_rounded_alike, expect_trainable, settle
 from singanet.engine.model import Placed, StepRequest
-from singanet.engine.net import Net, expect_in_memory
+from singanet.engine.net import Net
 from singanet.engine.plan import Plan
 from singanet.engine.step import Counts, carry_out, expect_scores, expected_loss, tells
 from singanet.errors import ArgumentError, CallOrderError
@@ -51,7 +53,7 @@ from singanet.parallel.pipeline.timetable import schedule as scheduled
 from singanet.parallel.reductions.rank_reducer import apart, expect_alike
 from singanet.params.grads import LayerGradients, add_gradients
 from singanet.params.narrow import NarrowWeights
-from singanet.params.param import Param
+from singanet.params.param import Param, expect_stored
 from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array, Gradient, RowSparse
 
@@ -88,7 +90,12 @@ class Pipeline:
     """
 
     can = Capabilities(
-        parts=False, is_so="is on several ranks", way_back="call pipeline.gather() first"
+        Terms(
+            takes=(terms.LAYERS, terms.NET, terms.RECORDED, terms.WORKERS, terms.SCORES),
+            keeps="rounding",
+            received="a net on several ranks",
+            remedy="call pipeline.gather() first",
+        )
     )
 
     def __init__(
@@ -209,7 +216,7 @@ class Pipeline:
         """
         part, optimizer = self._current(net), request.optimizer
         chain = UpdateChain(optimizer)
-        _expect_layer_by_layer(chain)
+        chain.expect_fit(self.can.terms)
         self._expect_same_stage(chain)
         loss = expected_loss(net)
         expect_scores(net._execution_plan(), loss)
@@ -378,7 +385,7 @@ class Pipeline:
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
         check_unique((param.name for param in params.values()), "parallel.Pipeline")
         whole = [p for p in params.values() if not isinstance(p.storage, NarrowWeights)]
-        expect_in_memory(whole, "parallel.Pipeline")
+        expect_stored(whole, "parallel.Pipeline")
         facts = [
             f"{p.name} {p.shape} {p.array_type} {p.spec} {p.storage.place}" for p in params.values()
         ]
@@ -527,16 +534,3 @@ def _as_pair(grad: Gradient | None) -> list[Array | None]:
 def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
     """The inverse of `_as_pair`."""
     return first if first is None or second is None else RowSparse(first, second)
-
-
-def _expect_layer_by_layer(chain: UpdateChain) -> None:
-    """Errors: optimizer stages that need all layers, as each pipeline stage has some."""
-    for stage in chain.stages:
-        if stage.traits.across_layers:
-            raise ArgumentError(
-                f"net.step, {type(stage).__name__}",
-                expected="stages that see each layer by itself, as others are on other ranks",
-                received="one that goes by the layers before it in the walk back, too",
-                advice="clip by 'global', the norm of all stages, by 'layer' or by 'value'; train "
-                "blocks in turns by one process",
-            )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, brief
@@ -327,7 +328,7 @@ class AllReduce(RankReducer):
             saves. Numbers too large for float16 are clipped, and counted in ``overflowed``.
     """
 
-    traits = ReducerTraits(whole_state=True)
+    traits = ReducerTraits(takes=(terms.ORDER,))
 
     def __init__(
         self,

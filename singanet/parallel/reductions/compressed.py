@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count, is_number
 from singanet.base.tracebacks import users_level
 from singanet.engine.model import NetCore
@@ -305,7 +306,7 @@ class SparseAllReduce(AllReduce):
     """
 
     _extra_state: Unsent
-    traits = ReducerTraits(copies=8, whole_state=True)
+    traits = ReducerTraits(copies=8, takes=(terms.ORDER,))
     """Copies with unsent gradients, momentum, and magnitudes for the choice: measured."""
 
     def __init__(
@@ -627,7 +628,7 @@ class PowerSGD(AllReduce):
     """
 
     _extra_state: Directions
-    traits = ReducerTraits(copies=4, whole_state=True)
+    traits = ReducerTraits(copies=4, takes=(terms.ORDER,))
     """Copies with unsent gradients and the rows in progress."""
 
     def __init__(

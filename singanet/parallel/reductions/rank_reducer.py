@@ -36,7 +36,7 @@ from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import GradientRound, Reducer, RoundKind
 from singanet.optimizer.state import Grad, check_lists
-from singanet.optimizer.wrapper import Handed, Wrapper, refuse_rest
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request, joint
 from singanet.parallel.initialize import init, servers
 from singanet.parallel.server.messages import ServerRanks
@@ -325,9 +325,6 @@ class RankReducer(Reducer):
         super().__setattr__(name, value)
 
     def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
-        super().__init__(optimizer)
-        if not self.traits.whole_state:
-            refuse_rest(type(self).__name__, optimizer, "train by AllReduce, or use AdamW")
         self._by_default = comm is None
         self.comm = init() if comm is None else comm
         if not isinstance(self.comm, Communicator):
@@ -337,21 +334,11 @@ class RankReducer(Reducer):
                 received=type(comm).__name__,
                 advice="omit it, or pass parallel.init() or a rank of testing.communicators(n)",
             )
+        super().__init__(optimizer)
         self.batch = SharedBatch(self.comm)
         # A file may be loaded by other processes.
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
-        for stage in inside:
-            if stage._weighs or stage.traits.gathers or stage.traits.holds_all:
-                kind = type(stage).__name__
-                raise ArgumentError(
-                    type(self).__name__,
-                    expected="a rule, or clipping, inside",
-                    received=kind,
-                    advice="remove one"
-                    if stage.traits.waits
-                    else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
-                )
         self.order = Order(any(stage.traits.reads != "nothing" for stage in inside))
         self._met_as: tuple[int, list[ParamSpec]] | None = None
         self._net: weakref.ref[Any] | None = None
@@ -368,17 +355,9 @@ class RankReducer(Reducer):
     def _servers_of(self, given: ServerRanks | None) -> ServerRanks | None:
         """Return the server ranks: ``given``, or the job's; None for a single process.
 
-        Errors: `ArgumentError` if several workers have no server, or for a rule such as `Muon`.
+        Errors: `ArgumentError` if several workers have no server.
         """
         where = type(self).__name__
-        rule = UpdateChain(self.optimizer).own_rule
-        if rule is not None and type(rule)._rule_for is not Optimizer._rule_for:
-            raise ArgumentError(
-                f"{type(rule).__name__} in {where}",
-                expected="a rule that is the same for all layers, which servers do not know",
-                received=type(rule).__name__,
-                advice=f"train by AllReduce or Sharded with {type(rule).__name__}",
-            )
         self.arguments.pop("servers", None)
         found = servers() if self._by_default and given is None else given
         if found is not None:
@@ -409,10 +388,9 @@ class RankReducer(Reducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """Prepare ``net``; at the first call the parameters of rank 0 are copied to all ranks.
 
-        Errors: `RankError` for names, shapes, types, specs or settings that differ; `ArgumentError`
-        for clipping around the reduction; `ShapeError` if unsent gradients belong to another net.
+        Errors: `RankError` for names, shapes, types, specs or settings that differ; `ShapeError` if
+        unsent gradients belong to another net.
         """
-        self._expect_outside(around)
         new = self._meets(net, around)
         if new:
             self._sums = None
@@ -525,20 +503,6 @@ class RankReducer(Reducer):
     @property
     def exchanged(self) -> Exchanged:
         return self.comm.exchanged.since(self._before)
-
-    def _expect_outside(self, around: Sequence[Wrapper]) -> None:
-        """Errors: `ArgumentError` for clipping around the reduction."""
-        for stage in around:
-            if stage.traits.reads != "nothing" and not (
-                stage.traits.gathers or stage.traits.holds_all
-            ):
-                kind, own = type(stage).__name__, type(self).__name__
-                raise ArgumentError(
-                    f"{kind} around {own}",
-                    expected="clipping inside, on the gradients of all ranks",
-                    received=f"{kind} around",
-                    advice=f"write {own}({kind}(...))",
-                )
 
     def _agree(self, refused: str | None) -> str | None:
         if self.comm.size == 1:

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from singanet.base import terms
 from singanet.base.arguments import checked_count
 from singanet.base.collectives import Collectives, gathered
 from singanet.base.described import changes
+from singanet.base.terms import Terms, expect_met
 from singanet.checkpoint.entry import Source
-from singanet.engine.executor import LayerByLayer
 from singanet.engine.model import NetCore
 from singanet.engine.net import Net, expect_host
 from singanet.errors import ArgumentError, brief
@@ -29,7 +30,7 @@ from singanet.parallel.communicators.communicator import Communicator, Request, 
 from singanet.parallel.reductions.all_reduce import AllReduce, Round, listed
 from singanet.parallel.reductions.rank_reducer import expect_alike
 from singanet.parallel.slices import Gathered, Gathers, Slices, slices_of
-from singanet.params.param import Param
+from singanet.params.param import Param, expect_stored
 from singanet.params.storage import SMALL
 from singanet.types import Array, RowSparse, Shape
 
@@ -220,25 +221,15 @@ def params_of(net: Net) -> list[Param]:
     return list({id(param): param for param in params}.values())
 
 
-def expect_whole_net(net: Any) -> None:
-    """Errors: `ArgumentError` for a part of a net."""
-    if not isinstance(net, Net):
-        raise ArgumentError(
-            "Sharded(level=3)",
-            expected="a whole net, as all ranks run its passes together",
-            received=f"a {type(net).__name__}, a part of a net in a pipeline or an Executor",
-            advice="use level=2",
-        )
+_LEVEL = "use level=2"
 
 
-def cut_net(
-    net: Net, comm: Communicator, cut: Cut, chain: UpdateChain, around: Sequence[Wrapper]
-) -> None:
+def cut_net(net: Net, comm: Communicator, cut: Cut, chain: UpdateChain) -> None:
     """Replace large parameters of ``net`` by slices, divided by ``cut`` for the rule of ``chain``.
 
     All ranks call it. Only one parameter is whole at a time, also if its values do not exist yet.
-    The values of rank 0 are copied to all ranks. Errors: `ArgumentError` for a net, or stages
-    ``around``, that do not support slices; `RankError` if ranks have different parameters.
+    The values of rank 0 are copied to all ranks. Errors: `CallOrderError` for a net that is
+    offloaded or on stages; `RankError` if ranks have different parameters.
     """
     params = params_of(net)
     large = [
@@ -251,7 +242,9 @@ def cut_net(
     ]
     if not large:
         return
-    _expect_cuttable(net, around)
+    where = "Sharded(level=3)"
+    expect_host(net, where)
+    expect_met(where, (terms.IN_MEMORY, terms.LAYERS), net.executor.can.terms, _LEVEL)
     facts = [f"{p.name} {p.shape} {p.array_type} {p.trainable}" for p in params]
     expect_alike(comm, facts, False)
     executor: Any = net.executor
@@ -297,33 +290,6 @@ def _slice(
 def _evenly(param: Param, size: int) -> list[int]:
     rows = param.shape[0] if param.shape else 1
     return [rows * rank // size for rank in range(size + 1)]
-
-
-def _expect_cuttable(net: Net, around: Sequence[Wrapper]) -> None:
-    where = "Sharded(level=3)"
-    expect_host(net, where)
-    executor = net.executor
-    known = executor.can.records or type(executor) in (LayerByLayer, Gathered)
-    received = ""
-    if executor.placed is not None or not known:
-        received = f"a net that {executor.can.is_so}"
-    elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
-        received = f"a net whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
-    elif any(stage.traits.holds_all for stage in around):
-        received = "a net in mixed precision, whose float32 masters are whole"
-    if received:
-        raise ArgumentError(
-            where,
-            expected="a net in memory, to be divided over ranks",
-            received=received,
-            advice="use level=2",
-        )
-
-
-def _is_elsewhere(param: Param) -> bool:
-    """Return True if the parameter is not in memory, sliced, or served by a table."""
-    storage = param.storage
-    return not (storage.in_memory or storage.sliced or storage.by_rows)
 
 
 class Parts(ShardPlan):
@@ -518,7 +484,7 @@ class Sharded(AllReduce):
         smallest: Maximum bytes of a parameter that is not sharded, but goes whole to one rank.
     """
 
-    traits = ReducerTraits(in_parts=True)
+    traits = ReducerTraits(in_parts=True, needs=(terms.IN_MEMORY,), inside=(terms.GRADIENTS,))
     reduction: ShardedRound
 
     def __init__(
@@ -541,18 +507,15 @@ class Sharded(AllReduce):
         # Level 3 saves memory by fewer sums in flight.
         super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
-        for stage in UpdateChain(optimizer).stages:
-            if stage.traits.reads == "whole":
-                kind = type(stage).__name__
-                raise ArgumentError(
-                    f"{kind} in {where}",
-                    expected="stages that work on parts of gradients",
-                    received=f"a {kind}, which may read a whole gradient",
-                    advice='declare traits = StageTraits(reads="elements") in its class if it '
-                    'changes each element by itself, reads="sums" if its sums go through '
-                    "self.joined, or use AllReduce",
-                )
         self._share_cut(Cut(self.smallest))
+
+    @property
+    def _terms(self) -> Terms:
+        found = super()._terms
+        if not self._has_slices:
+            return found
+        needs = (*found.needs, terms.FLOATS, terms.NET)
+        return replace(found, needs=needs, takes=(*found.takes, terms.WHOLE))
 
     @property
     def _has_slices(self) -> bool:
@@ -579,22 +542,19 @@ class Sharded(AllReduce):
         if self._alone:
             super().meet(net, around)
             return
-        if self._has_slices:
-            expect_whole_net(net)
-        for param in params_of(cast("Net", net)) if self._has_slices else net.params():
-            storage = param.storage
-            # Quantized parameters are in memory, too.
-            here = storage.nbytes or storage.by_rows or (self._has_slices and storage.sliced)
-            if storage.filled and param.nbytes and not here:
-                raise ArgumentError(
-                    f"{type(self).__name__}, parameter {param.name!r}",
-                    expected="parameters in memory",
-                    received=f"a parameter that is {param.storage.place}",
-                    advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
-                )
+        where, needs = type(self).__name__, self._terms.needs
+        if self._has_slices and not isinstance(net, Net):
+            raise ArgumentError(
+                where,
+                expected=terms.NET,
+                received=f"a {type(net).__name__}, of a pipeline or an Executor",
+                advice=_LEVEL,
+            )
+        params = params_of(cast("Net", net)) if self._has_slices else net.params()
+        expect_stored(params, where, needs, "train by AllReduce")
         if self._has_slices:
             own = cast("Net", net), self.comm, self._cut
-            cut_net(*own, UpdateChain(self.optimizer), around)
+            cut_net(*own, UpdateChain(self.optimizer))
         super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
             if stage._over_parts != self.joined:

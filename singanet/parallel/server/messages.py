@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from singanet.base.terms import WORKERS
 from singanet.errors import ArgumentError, RankError
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
@@ -233,8 +234,8 @@ class ServerRanks:
         if comm.size != len(self.workers):
             raise ArgumentError(
                 f"{where}(comm=)",
-                expected=f"all of the {len(self.workers)} workers",
-                received=f"{comm.size} of them",
+                expected=WORKERS,
+                received=f"{comm.size} of {len(self.workers)}",
                 advice="use AllReduce for a group of ranks, such as a pipeline's",
             )
 

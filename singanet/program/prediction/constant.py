@@ -138,9 +138,9 @@ class ConstantArray(ParamStorage):
 
     __slots__ = ("_laid_out", "_like", "_order", "array", "pinned")
 
+    takes = ()
     place = "in memory"
     way_back = ""
-    in_memory = True
 
     def __init__(self, array: Array | None = None) -> None:
         self.array: Array | None = None

@@ -629,7 +629,7 @@ def test_what_a_net_on_stages_does_not_do_is_refused():
         assert net.compiled is None
         # Each stage clipped by the norm of its own layers, without a word.
         net.compile(SGD(lr=0.1))
-        with pytest.raises(ArgumentError, match="each layer by itself.*'global'"):
+        with pytest.raises(ArgumentError, match="all layers on this rank.*norm of all"):
             net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
 
     together(work)

@@ -366,7 +366,7 @@ class ReducerCase:
     def test_what_belongs_around_it_is_refused_inside(self):
         def work(comm, wrap):
             for inside in (Accumulator(SGD(lr=0.1), 2), AllReduce(SGD(lr=0.1), SingleProcess())):
-                with pytest.raises(ArgumentError, match="a rule, or clipping, inside"):
+                with pytest.raises(ArgumentError, match="process's own batch"):
                     wrap(inside)
 
         self.run(work)

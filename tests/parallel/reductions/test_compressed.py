@@ -492,7 +492,7 @@ def test_what_is_assigned_is_heard(kind, made, name, value, after):
         (SparseAllReduce, MOVING, {"momentum": 0.9}, "a rule without momentum"),
         (SparseAllReduce, Adam(lr=0.1), {"momentum": 0.9}, "a rule without momentum"),
         (SparseAllReduce, RULE, {"momentum": 0.9, "error_feedback": False}, "error_feedback=True"),
-        (LocalSGD, Accumulator(RULE, 2), {}, "reduced once"),
+        (LocalSGD, Accumulator(RULE, 2), {}, "process's own batch"),
         (LocalSGD, AllReduce(RULE), {}, "remove one"),
         (LocalSGD, RULE, {"every": 0}, "every"),
         (PartialUpdate, RULE, {"partitions": 0}, "partitions"),
