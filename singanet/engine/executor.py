@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -48,12 +49,12 @@ class Capabilities:
     coarse: float = 0.0
     together: bool = False
 
-    @property
+    @cached_property
     def records(self) -> bool:
         """Whether steps and passes become programs, which can be planned, tuned and looked at."""
         return RECORDED not in self.terms.takes
 
-    @property
+    @cached_property
     def holds(self) -> bool:
         """Whether weights are held in fewer bits."""
         return FLOATS in self.terms.takes

@@ -97,10 +97,10 @@ class Programs:
         self._backend: type | None = None
         self._layers = LayerByLayer(self._recomputer)
         self.can = _RECORDS
-        self.hold(held)
-        self._orders: dict[int, Order] = {}
         # The forms of the arrays that other stages send, by the step's key and the array's name.
         self._forms: dict[Any, dict[Any, list[Any]]] = {}
+        self.hold(held)
+        self._orders: dict[int, Order] = {}
         self._held: list[NarrowWeights] = []
         self._held_at: tuple[int, int] = (-1, -1)
         # The lock for changes of the caches: threads may predict with one net.

@@ -608,5 +608,5 @@ def test_what_knows_arrays_alone_is_refused_with_the_way_back(tmp_path):
     with pytest.raises(ArgumentError, match="None, but with 'bfloat16'"):
         net_of().as_type("float32", "remainder")
     offloaded.offload(tmp_path / "b")
-    with pytest.raises(CallOrderError, match="is offloaded"):
+    with pytest.raises(CallOrderError, match="an offloaded net"):
         offloaded.as_type("bfloat16")

@@ -394,6 +394,9 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
     if "recorded" not in case or (reports and not programs.refusals):
         return ""
     reasons = getattr(programs, "refusals", []) or getattr(programs, "notes", [])
+    if reports and set(reasons) == {"a batch of no samples"}:
+        # The rank's part of a small batch, not a feature.
+        return ""
     return reasons[0] if reasons else f"a {type(programs).__name__} records nothing"
 
 
