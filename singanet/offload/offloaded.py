@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -22,11 +21,9 @@ from singanet.checkpoint.entry import bytes_of
 from singanet.engine.backward import Pass, WatchedPass
 from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.feeds import check_feed
-from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
-from singanet.engine.step import away, backward_order, forward_needs
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.contexts import (
     part_of,
@@ -189,8 +186,7 @@ class OffloadExecutor(LayerByLayer):
             )
             if made is not None:
                 return made
-        plan = fused(other or net._execution_plan(), asked)
-        self._begin(lambda: forward_groups(plan))
+        self._begin()
         return super().evaluate(net, feed, asked, other)
 
     def forward(
@@ -211,8 +207,7 @@ class OffloadExecutor(LayerByLayer):
                 made = self.programs.passes(net, feed, self._turn, self.rule)
             if made is not None:
                 return WatchedPass(made, self.watched)
-        plan = fused(other or net._execution_plan(), asked)
-        self._begin(lambda: self._training_groups(plan))
+        self._begin()
         return WatchedPass(super().forward(net, feed, asked, starts, other), self.watched)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
@@ -329,8 +324,7 @@ class OffloadExecutor(LayerByLayer):
                 found = self.programs.answers(net, asked, self._turn)
             if found is not None:
                 return self.watched(found) if asked.streamed else found
-        plan = net._execution_plan()
-        self._begin(lambda: self._training_groups(plan))
+        self._begin()
         return self.watched(super().gradients(net, asked))
 
     def watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
@@ -454,12 +448,11 @@ class OffloadExecutor(LayerByLayer):
                 advice="load the net's file in the child, or start it by the method 'spawn'",
             )
 
-    def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
+    def _begin(self) -> None:
         self._expect_own_process()
         self._adopt_new()
         self.move_state()
         self.shelf.put_back()
-        self.shelf.follow(groups())
 
     def _adopt_new(self) -> None:
         self.shelf.leave()
@@ -535,33 +528,6 @@ class OffloadExecutor(LayerByLayer):
     def _state_names(self, name: str) -> list[str]:
         slots = () if self.rule is None else self.rule.slots
         return [f"optimizer/{name}/{slot}" for slot in slots]
-
-    def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
-        """The arrays that each layer needs in forward, then in backward."""
-        return [*forward_groups(plan), *self._backward_groups(plan)]
-
-    def _backward_groups(self, plan: Plan) -> list[tuple[str, ...]]:
-        """The arrays that each layer needs in backward, the last layer first."""
-        groups: list[tuple[str, ...]] = []
-        order = [*backward_order(plan)]
-        left = Counter(p.name for i in order for p in plan.steps[i].layer.params.values())
-        for i in order:
-            group: list[str] = []
-            apart: list[tuple[str, ...]] = []
-            for param in away(plan.steps[i]):
-                group.append(f"net/{param.name}")
-                left[param.name] -= 1
-                # It is updated at its last use.
-                here = self.rule is not None and not left[param.name]
-                if here and self._rule_chain.rule.state(param.name).is_away:
-                    units = [self._units(param.name, k) for k in self._state_names(param.name)]
-                    together = [tuple(u for u, _ in each) for each in zip(*units, strict=True)]
-                    if param.name in self._rows:
-                        apart += together
-                    else:
-                        group += [unit for each in together for unit in each]
-            groups += [tuple(group), *apart]
-        return groups
 
     def _counts(self, names: Iterable[str]) -> list[int]:
         return [] if self.rule is None else [self.rule.state(name).step for name in names]
@@ -709,11 +675,6 @@ def entries_of(params: Iterable[Param]) -> list[Entry]:
     """Places for ``params`` and the generator."""
     found = [_entry(f"net/{param.name}", param.shape, param.array_type) for param in params]
     return [*found, _entry(SESSION, (_SESSION_BYTES,), np.dtype(np.uint8))]
-
-
-def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
-    """The arrays that each layer needs in an evaluation."""
-    return [tuple(f"net/{param.name}" for param in needed) for needed in forward_needs(plan)]
 
 
 def session_bytes(net: Any) -> Array:

@@ -2,16 +2,14 @@
 
 Two files, the generations, take turns. A step reads one of them and writes its changes to the
 other; at its end the rest is copied and the text file ``latest`` is replaced by one that names the
-other. So there is a whole checkpoint at any moment, and each array is written once a step. One
-thread reads ahead and writes back.
+other. So there is a whole checkpoint at any moment, and each array is written once a step.
+Programs read ahead and write behind; other readers of an array wait for it.
 """
 
 from __future__ import annotations
 
 import mmap
-import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,11 +19,12 @@ import numpy as np
 
 from singanet.base.files import replacing
 from singanet.base.heap import LentMemory
+from singanet.base.processes import free_in_children
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.checkpoint.formats import LATEST
 from singanet.device import Device, cpu
-from singanet.offload.generation import AccessOrder, Generation, PassFile
+from singanet.offload.generation import Generation, PassFile
 from singanet.ops.transfers import Transfers
 from singanet.program.layout import ALIGNMENT
 from singanet.program.loads import LoadRun
@@ -98,19 +97,15 @@ def on_host(array: Array) -> Array:
 
 FILES = ("a.safetensors", "b.safetensors")
 _PIECE = 4 << 20
-_IDLE = 0.2
-"""Seconds that the thread waits for more to do before it ends."""
 
 
 class _LoadedArray:
-    """An array in memory; ``memory`` is the shelf's that lends it, or None."""
+    """An array in ``memory`` of the shelf; whether somebody may change it, as it is ``lent``."""
 
-    __slots__ = ("array", "memory", "state")
+    __slots__ = ("array", "lent", "memory")
 
-    def __init__(self, array: Array, memory: LentMemory | None, state: str) -> None:
-        self.array = array
-        self.memory = memory
-        self.state = state  # "reading", "clean", "lent" or "writing"
+    def __init__(self, array: Array, memory: LentMemory) -> None:
+        self.array, self.memory, self.lent = array, memory, False
 
 
 class OffloadStore:
@@ -132,14 +127,11 @@ class OffloadStore:
         # The arrays that are zeros until they are written.
         self._blank: set[str] = set()
         self._parts: Mapping[str, Sequence[Entry]] = {}
-        self._schedule = AccessOrder()
+        # Those asked for last at the end.
         self._held: dict[str, _LoadedArray] = {}
         self._free: list[LentMemory] = []
-        self._writes: deque[str] = deque()
-        self._demand: str | None = None
-        self._error: tuple[str, Exception] | None = None
-        self._thread: threading.Thread | None = None
-        self._changed = threading.Condition()
+        # A program's thread reads and writes meanwhile.
+        self._lock = free_in_children(threading.RLock())
         self.peak = 0
         # The arrays that a program uses now, its run, and whether that meets its caller; the views
         # that this one got; and the memory that programs have: whose it is, and the names of the
@@ -161,9 +153,7 @@ class OffloadStore:
         """
         self.leave()
         self.put_back()
-        self._drain()
-        with self._changed:
-            self._changed.wait_for(self._is_quiet)
+        with self._lock:
             for name in list(self._held):
                 self._evict(name)
             self._free.clear()
@@ -210,9 +200,7 @@ class OffloadStore:
             for array in self._handed:
                 self.room.lock(array)
             self._handed.clear()
-            if self._held:
-                self.put_back()
-                self._drain()
+            self.put_back()
         self._rests = rests
 
     def leave(self) -> None:
@@ -237,18 +225,12 @@ class OffloadStore:
     def drain(self, name: str, array: Array) -> None:
         """Write an array."""
         self.room.drain(array, partial(self.next.write, name))
-        with self._changed:
+        with self._lock:
             # Python may have read the values before.
-            self._drop_when_idle(name)
+            self._held.pop(name, None)
             self._is_fresh(name)
 
     # -- for the thread of the net --------------------------------------------------------------
-
-    def follow(self, groups: Sequence[tuple[str, ...]]) -> None:
-        """Read ahead in the order of ``groups``, which comes again and again."""
-        with self._changed:
-            if [group for group in groups if group] != self._schedule.groups:
-                self._schedule = AccessOrder(groups)
 
     def entry(self, name: str) -> Entry:
         """Type and shape of an array."""
@@ -264,8 +246,8 @@ class OffloadStore:
         else:
             if self._run_now is not None:
                 self._run_now.settle(name)
-            with self._changed:
-                found = self._get(name, ("reading",)).array.view()
+            with self._lock:
+                found = self._get(name).array.view()
         self.room.lock(found)
         return found
 
@@ -275,9 +257,9 @@ class OffloadStore:
             self._handed.append(self.loaded[name].view())
             return self._handed[-1]
         self._pause(name)
-        with self._changed:
-            held = self._get(name, ("reading", "writing"))
-            held.state = "lent"
+        with self._lock:
+            held = self._get(name)
+            held.lent = True
             self._kept -= {name}
             return held.array
 
@@ -291,17 +273,17 @@ class OffloadStore:
 
         Other references to them become read-only.
         """
-        with self._changed:
+        with self._lock:
             for name in list(self._held) if names is None else names:
                 held = self._held.get(name)
-                if held is None or held.state != "lent":
+                if held is None or not held.lent:
                     continue
+                if changed:
+                    self.room.drain(held.array, partial(self.next.write, name))
+                    self._is_fresh(name)
                 mine = held.array.view()
                 self.room.lock(held.array)
-                held.array, held.state = mine, "clean"
-                if changed:
-                    self._write_later(name, held)
-            self._wake()
+                held.array, held.lent = mine, False
 
     def write(self, name: str, array: Array) -> None:
         """Write ``array`` as the values of ``name``, before this returns."""
@@ -311,16 +293,16 @@ class OffloadStore:
         self._pause(name)
         entry = self.entry(name)
         data = on_host(array).astype(entry.dtype, copy=False).reshape(entry.shape)
-        with self._changed:
-            self._drop_when_idle(name)
+        with self._lock:
+            self._held.pop(name, None)
             self._kept -= {name}
-        self.next.write(name, bytes_of(data))
-        self._is_fresh(name)
+            self.next.write(name, bytes_of(data))
+            self._is_fresh(name)
 
     def blank(self, name: str) -> None:
         """Have zeros as the values of ``name``, until it is written."""
-        with self._changed:
-            self._drop_when_idle(name)
+        with self._lock:
+            self._held.pop(name, None)
             self._kept -= {name}
             self._blank.add(name)
             self.fresh.discard(name)
@@ -333,10 +315,9 @@ class OffloadStore:
         """
         if self.next.entries == {entry.name: entry for entry in entries}:
             return False
-        self._drain()
         if self.fresh:
             self.commit(small())
-        self._move(entries)
+        self.next.lay_out(entries)
         return True
 
     def divide(
@@ -348,15 +329,13 @@ class OffloadStore:
         """
         if parts == self._parts:
             return False
-        self._drain()
         if self.fresh:
             self.commit(small())
         changed = [each for known in (self._parts, parts) for each in known.items()]
-        with self._changed:
-            self._changed.wait_for(self._is_quiet)
+        with self._lock:
             for name, each in changed:
                 for unit in (name, *(part.name for part in each)):
-                    self._drop_when_idle(unit)
+                    self._held.pop(unit, None)
             for file in (self.latest, self.next):
                 file.divide(parts)
             self._parts, self._kept = parts, frozenset()
@@ -364,7 +343,6 @@ class OffloadStore:
 
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
-        self._drain()
         for name in sorted(self.next.behind - small.keys()):
             self._copy(name)
             if name in self._blank:
@@ -374,91 +352,46 @@ class OffloadStore:
         self.next.flush()
         with replacing(self.folder / LATEST) as beside:
             beside.write_text(self.next.path.name, "ascii")
-        with self._changed:
+        with self._lock:
             self.latest, self.next = self.next, self.latest
             self.latest.behind = set()
             self.next.behind |= self.fresh
             self.fresh = set()
-        self._move(self.latest.entries.values())
+        self.next.lay_out(self.latest.entries.values())
 
     def roll_back(self) -> None:
         """Return to the last `commit`, dropping later loans and writes."""
-        with self._changed:
-            self._writes.clear()
-            self._changed.wait_for(self._is_quiet)
-            self._error = None
+        with self._lock:
             for name in list(self._held):
-                if name in self.fresh or self._held[name].state not in ("clean",):
+                if name in self.fresh or self._held[name].lent:
                     del self._held[name]
             self.next.behind |= self.fresh
             self.fresh, self._kept = set(), frozenset()
             self._blank.clear()
 
     def close(self) -> None:
-        """Free the memory, and end the thread."""
-        with self._changed:
-            self._schedule = AccessOrder()
-            self._writes.clear()
-            self._changed.wait_for(self._is_quiet)
+        """Free the memory."""
+        with self._lock:
             self._held.clear()
             self._free.clear()
             self._program = None
 
-    def _get(self, name: str, busy: tuple[str, ...]) -> _LoadedArray:
-        self._schedule.advance(name)
-        try:
-            while True:
-                self._complain()
-                held = self._held.get(name)
-                if held is not None and held.state not in busy:
-                    self._wake()
-                    return held
-                self._demand = name
-                self._wake()
-                self._changed.wait()
-        finally:
-            self._demand = None
-
-    def _hold(self, name: str, held: _LoadedArray) -> _LoadedArray:
+    def _get(self, name: str) -> _LoadedArray:
+        """The array in memory, which is read if it is not there."""
+        held = self._held.pop(name, None)
+        if held is None:
+            entry = self.entry(name)
+            memory = self._memory(entry.nbytes)
+            held = _LoadedArray(memory.lend(entry.shape, entry.dtype), memory)
+            self.fill(name, held.array)
         self._held[name] = held
         self.peak = max(self.peak, self._total())
         return held
-
-    def _drop_when_idle(self, name: str) -> None:
-        busy = ("reading", "writing")
-        self._changed.wait_for(lambda: name not in self._held or self._held[name].state not in busy)
-        self._held.pop(name, None)
 
     def _is_fresh(self, name: str) -> None:
         self.fresh.add(name)
         self._blank.discard(name)
         self.next.behind.discard(name)
-
-    def _drain(self) -> None:
-        with self._changed:
-            self._wake()
-            self._changed.wait_for(lambda: self._error is not None or not self._is_writing())
-            self._complain()
-
-    def _move(self, entries: Iterable[Entry]) -> None:
-        """Have places for ``entries`` in the next file, while nobody reads or writes there."""
-        with self._changed:
-            self._changed.wait_for(self._is_quiet)
-            self.next.lay_out(entries)
-
-    def _is_writing(self) -> bool:
-        return any(held.state == "writing" for held in self._held.values())
-
-    def _is_quiet(self) -> bool:
-        return self._thread is None or not any(
-            held.state in ("reading", "writing") and name not in self._writes
-            for name, held in self._held.items()
-        )
-
-    def _complain(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error[1], None
-            raise error
 
     def _copy(self, name: str) -> None:
         """Copy the values of the latest generation to the next; zeros if it has none."""
@@ -471,129 +404,34 @@ class OffloadStore:
                 self.latest.read(name, part, start)
             self.next.write(name, part, start)
 
-    # -- for the thread that reads and writes; the lock is acquired
-    # ---------------------------------
-
-    def _wake(self) -> None:
-        if self._thread is None:
-            if sys.is_finalizing():
-                # An abandoned walk is closed at the end of Python, when no thread can start.
-                return
-            # A daemon, since unwritten arrays are not part of a checkpoint yet.
-            self._thread = threading.Thread(target=self._run, name="offloading", daemon=True)
-            self._thread.start()
-        else:
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                job = self._next_job()
-                if job is None:
-                    self._changed.wait(_IDLE)
-                    job = self._next_job()
-                if job is None:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-                held = self._held[job]
-                reads = held.state == "reading"
-            error: Exception | None = None
-            try:
-                if reads:
-                    self.fill(job, held.array)
-                else:
-                    self.room.drain(held.array, partial(self.next.write, job))
-            except Exception as caught:  # noqa: BLE001 - raised by the next wait for it
-                error = caught
-            with self._changed:
-                self._done(job, held, reads, error)
-            del held
-
-    def _done(self, name: str, held: _LoadedArray, read: bool, error: Exception | None) -> None:
-        if error is not None:
-            self._error = name, error
-            if read:
-                del self._held[name]
-            else:
-                held.state = "lent"  # and so written once more, at the next chance
-        else:
-            held.state = "clean"
-            if not read:
-                self._is_fresh(name)
-        self._changed.notify_all()
-
-    def _next_job(self) -> str | None:
-        """The next array to read or write: a requested one, else a changed one, else one ahead."""
-        if self._error is not None:
-            return None
-        wanted = self._demand
-        if (
-            wanted is not None
-            and wanted not in self._held
-            and (self._make_room(self.entry(wanted).nbytes, -1) or not self._writes)
-        ):
-            return self._start_reading(wanted)
-        if self._writes:
-            return self._writes.popleft()
-        for distance, name in self._schedule.coming():
-            if name not in self._held and self._is_stored(name):
-                fits = self._make_room(self.entry(name).nbytes, distance)
-                return self._start_reading(name) if fits else None
-        return None
-
-    def _is_stored(self, name: str) -> bool:
-        return name in self.fresh or name in self._blank or name in self.latest.units
-
-    def _start_reading(self, name: str) -> str:
-        entry = self.entry(name)
-        memory = self._memory(entry.nbytes)
-        array = memory.lend(entry.shape, entry.dtype)
-        self._hold(name, _LoadedArray(array, memory, "reading"))
-        return name
-
-    def _write_later(self, name: str, held: _LoadedArray) -> None:
-        held.state = "writing"
-        self._writes.append(name)
-
     def _total(self) -> int:
         free = sum(memory.nbytes for memory in self._free)
         held = sum(held.array.nbytes for held in self._held.values())
         of_program = 0 if self._program is None else self._program[1].nbytes - self._on_top
         return free + held + of_program
 
-    def _make_room(self, nbytes: int, distance: int) -> bool:
-        """Whether there is room after dropping arrays needed later than in ``distance`` groups.
-
-        Free memory of the same size is room, unless the array comes from ``outside``.
-        """
+    def _memory(self, nbytes: int) -> LentMemory:
+        """Return memory for an array; the arrays that were not requested are dropped first."""
         while (total := self._total()) + nbytes > self.keep:
-            free = any(memory.nbytes == nbytes for memory in self._free)
-            if free and total <= self.keep:
-                return True
+            if total <= self.keep and any(memory.nbytes == nbytes for memory in self._free):
+                break
+            victim = next((name for name, held in self._held.items() if not held.lent), None)
             if self._free:
                 self._free.pop()
-                continue
-            # Never drop a requested array, however late it is in the schedule.
-            known = self._held.items()
-            clean = [k for k, held in known if held.state == "clean" and k != self._demand]
-            victim = max(clean, key=self._schedule.distance, default=None)
-            if victim is not None and self._schedule.distance(victim) > distance:
+            elif victim is not None:
                 self._evict(victim)
             elif self._program is not None and self._run_now is None:
                 self._drop_program()
             else:
-                return False
-        return True
-
-    def _evict(self, name: str) -> None:
-        memory = self._held.pop(name).memory
-        # Somebody may still have a view of it, as a layer's context.
-        if memory is not None and not memory.is_lent:
-            self._free.append(memory)
-
-    def _memory(self, nbytes: int) -> LentMemory:
+                # What is lent has to stay.
+                break
         for k, memory in enumerate(self._free):
             if memory.nbytes == nbytes:
                 return self._free.pop(k)
         return LentMemory(self.room.new(nbytes))
+
+    def _evict(self, name: str) -> None:
+        memory = self._held.pop(name).memory
+        # Somebody may still have a view of it, as a layer's context.
+        if not memory.is_lent:
+            self._free.append(memory)

@@ -6,6 +6,7 @@ and the order of reads and writes. A thread makes these transfers in parallel wi
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -301,7 +302,9 @@ class LoadRun:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        # As Python ends the thread stands still: what it has not written is no checkpoint yet.
+        if not sys.is_finalizing():
+            self._thread.join()
 
     def _wait(self, needed: int) -> None:
         with self._changed:

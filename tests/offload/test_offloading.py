@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,13 @@ from singanet.errors import ArgumentError, CallOrderError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
-from singanet.offload.shelf import OffloadStore, Room
+from singanet.offload.shelf import Room
 from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 from tests.keeping import WAYS, keeping_net
-from tests.offload.twins import DEPTH, KEEP, WIDTH, Twins, arrays_of, batch, expect_same, net_of
+from tests.offload.twins import KEEP, WIDTH, Twins, arrays_of, batch, expect_same, net_of
 
 
 @pytest.fixture
@@ -395,15 +394,7 @@ def test_values_may_be_changed_between_steps(tmp_path, x_y, keep):
         assert copied.step(*x_y, SGD(lr=0.1))
 
 
-def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, monkeypatch, x_y):
-    write = PlacedFile.write
-
-    def slow(self, *args):
-        if threading.current_thread().name == "offloading":
-            time.sleep(0.02)
-        write(self, *args)
-
-    monkeypatch.setattr(PlacedFile, "write", slow)
+def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, x_y):
     plain, net = net_of(), net_of()
     net.offload(tmp_path / "net", KEEP)
     for each in (plain, net):
@@ -439,24 +430,6 @@ def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_
     found, wanted = arrays_of(again), arrays_of(plain)
     trained = [param.name for param in plain.params() if not param.is_state]
     assert all(np.array_equal(found[name], wanted[name]) for name in trained)
-
-
-def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, monkeypatch, x_y):
-    followed = []
-    follow = OffloadStore.follow
-    monkeypatch.setattr(
-        OffloadStore, "follow", lambda s, g: followed.append(list(g)) or follow(s, g)
-    )
-    net, rule = net_of(), SGD(lr=0.1, momentum=0.9)
-    net.programs.enabled = False
-    net.offload(tmp_path / "net", KEEP, optimizer=rule)
-    for _ in range(2):
-        for item in net.backward(net.forward(True, x_y[0]) - x_y[1]):
-            rule.update(*item)
-    forth = [(f"net/fc{k}/weight",) for k in range(DEPTH)]
-    back = [(name, name.replace("net", "optimizer") + "/momentum") for (name,) in forth[::-1]]
-    assert [group for group in followed[0] if group] == [*forth, *back]
-    assert [group for group in followed[-1] if group] == [*forth, *back]
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5", "bin", "pickle"])
