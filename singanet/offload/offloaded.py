@@ -25,7 +25,7 @@ from singanet.engine.model import StepRequest
 from singanet.engine.plan import Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
-from singanet.offload.contexts import (
+from singanet.offload.parts import (
     part_of,
     rows_of_parts,
     state_at_a_time,
@@ -144,6 +144,8 @@ class OffloadExecutor(LayerByLayer):
         if activations:
             self.programs.recompute, self.programs.spills = "none", shelf
         self._one = free_in_children(threading.Lock())
+        # The thread whose program runs.
+        self._holder: int | None = None
         # By parameter, the rows whose state is read together, if it is read in parts.
         self._rows: dict[str, list[slice]] = {}
         self._net = net
@@ -254,22 +256,24 @@ class OffloadExecutor(LayerByLayer):
         One program runs at a time: what its Python steps call runs by the layers.
         """
         self._expect_own_process()
-        return net._passes_are_its_own and not self._one.locked()
+        return bool(net._passes_are_its_own) and self._holder != threading.get_ident()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """A block in which a program uses the folder. Errors: it is inside another such block."""
-        if not self._one.acquire(blocking=False):
+        if self._holder == threading.get_ident():
             raise CallOrderError(
                 "net.backward",
                 expected="a walk that continues after the present step or pass",
                 received="a walk that continues within it, by its measure, loss or layer",
                 advice="end the walk before, or after it",
             )
-        try:
-            yield
-        finally:
-            self._one.release()
+        with self._one:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
 
     def _by_program(
         self, find: Callable[[], Replay | None], run: Callable[[Replay, Array], Any]

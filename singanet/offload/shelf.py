@@ -67,6 +67,8 @@ class DeviceRoom(Room):
         self.xp = device.ops.xp
         self._device = device
         self._transfers = Transfers(self.xp, device.scope)
+        # A program's thread makes transfers, and whoever reads an array.
+        self._one = free_in_children(threading.Lock())
 
     def new(self, nbytes: int) -> Array:
         return self._transfers.new((nbytes,), np.dtype(np.uint8))
@@ -75,11 +77,13 @@ class DeviceRoom(Room):
         return self._device.put(array)
 
     def fill(self, array: Array, read: Move) -> None:
-        read(bytes_of(self._transfers.staged(array)))
-        self._transfers.send(array)
+        with self._one:
+            read(bytes_of(self._transfers.staged(array)))
+            self._transfers.send(array)
 
     def drain(self, array: Array, write: Move) -> None:
-        write(bytes_of(self._transfers.fetch(array)))
+        with self._one:
+            write(bytes_of(self._transfers.fetch(array)))
 
     def lock(self, array: Array) -> None:
         """Do nothing: a device's arrays cannot be read-only."""

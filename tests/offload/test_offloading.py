@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -356,6 +357,23 @@ def test_what_runs_between_and_within_recorded_steps(tmp_path, x_y, keep):
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
     twins.expect_same()
+
+
+def test_threads_predict_at_once(tmp_path, x_y):
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    wanted = twins.plain.predict(x_y[0])
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(lambda _: twins.net.predict(x_y[0]), range(12)):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_walk_does_not_go_on_within_a_step(tmp_path, x_y):
+    net = net_of()
+    net.offload(tmp_path / "net", KEEP)
+    walk = net.backward(net.forward(True, x_y[0]) - x_y[1])
+    next(walk)
+    with pytest.raises(CallOrderError, match="goes on within it"):
+        net.step(*x_y, SGD(lr=0.1), measure=lambda *_: next(walk))
 
 
 def test_a_step_within_a_step_is_refused(tmp_path, x_y):

@@ -10,7 +10,7 @@ from singanet import optimizer as opt
 from singanet.errors import ArgumentError, FileAccessError
 from singanet.layers import Dense, Embedding, Input
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.offload import contexts
+from singanet.offload import parts
 from singanet.offload.generation import PlacedFile
 from singanet.optimizer import LAMB, SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm, ClipNorm
 from tests.offload.twins import Twins, arrays_of, expect_same
@@ -23,7 +23,7 @@ KEEP = TABLE + 3 * 10_000
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(contexts, "PART", 5_000)
+    monkeypatch.setattr(parts, "PART", 5_000)
 
 
 def net_of(tied: bool) -> singanet.FeedForwardNet:
@@ -74,7 +74,7 @@ def test_the_folder_goes_on_where_it_was_left_in_parts_of_any_size(tmp_path, mon
     plain, here = net_of(tied), Adam(lr=0.01)
     rule = Adam(lr=0.01)
     for k, part in enumerate((5_000, 7_000, 1 << 30, 3_000)):
-        monkeypatch.setattr(contexts, "PART", part)
+        monkeypatch.setattr(parts, "PART", part)
         net, rule = net_of(tied), Adam(lr=0.01)
         net.offload(tmp_path / "net", 4 * TABLE, optimizer=rule, resume=k > 0)
         for seed in (k, k + 10):

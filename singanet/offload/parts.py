@@ -1,4 +1,4 @@
-"""Updates of a parameter in parts."""
+"""Parts of optimizer state that are in memory one after the other."""
 
 from __future__ import annotations
 
