@@ -135,6 +135,19 @@ def test_gradients_and_own_loops_are_those_in_memory(tmp_path):
     assert is_clean(net, tmp_path / "net")
 
 
+def test_an_output_that_backward_reads_comes_back(tmp_path):
+    twins = Twins(
+        lambda: dense_net([Activation("s", "sigmoid")]), tmp_path / "net", 500_000, activations=True
+    )
+    x, y = batch()
+    for _ in range(2):
+        for net, rule in twins.each():
+            for item in net.backward(net.forward(True, x) - y):
+                rule.update(*item)
+        twins.expect_same()
+    assert not twins.net.executor.programs.refusals
+
+
 class Pair(NamedTuple):
     first: np.ndarray
     second: object

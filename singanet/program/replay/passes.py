@@ -66,8 +66,7 @@ class ReplayedPass(Pass):
             with self.turn():
                 bound = self.program.bound(self.arena)
                 copy_into(self.feed, bound.feed.arrays[0])
-                self._run = self.program.forward(bound)
-                outputs: dict[str, Any] = bound.handed_out()
+                self._run, outputs = self.program.forward(bound)
         except BaseException:
             self.release()
             raise
@@ -153,7 +152,7 @@ def replayed_gradients(
             there = net.device.ops.xp.ndarray
             copy_into(targets(asked.targets, asked.weight, there), beside)
             with program.showing(asked.targets, asked.weight):
-                run = program.forward(bound)
+                run, _ = program.forward(bound)
             scale[...] = asked.loss_scale or 0
             for head, dy in zip(asked.heads, dys, strict=True):
                 head.fill(dy, net.device)

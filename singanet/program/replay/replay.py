@@ -102,12 +102,6 @@ class Bound:
             else:
                 copy_into(x, target, self._lowering.fill)
 
-    def handed_out(self) -> dict[str, Any]:
-        """Outputs by name, as new arrays."""
-        assert self.outputs is not None
-        (found,) = self.outputs.arrays
-        return {name: map_arrays(value, copied) for name, value in found.items()}
-
     def fill_targets(self, y: Any, weight: Any) -> None:
         """Copy targets and weights; a Python loss gets other objects as they are."""
         targets, weights = self.feed.arrays[1]
@@ -325,14 +319,23 @@ class Replay:
         """Outputs by name, as new arrays; ``run`` makes the calls, or each recorded one singly."""
         bound = self.bound(arena)
         copy_into(feed, bound.feed.arrays[0])
-        self.forward(bound, run, singly)
-        return bound.handed_out()
+        return self.forward(bound, run, singly)[1]
 
-    def forward(self, bound: Bound, run: Run = run_all, singly: bool = False) -> LoadRun | None:
-        """Make the calls up to the first mark after "feed"; return the run of their loads."""
+    def forward(
+        self, bound: Bound, run: Run = run_all, singly: bool = False
+    ) -> tuple[LoadRun | None, dict[str, Any]]:
+        """Make the calls of the forward; return the run of its loads, and outputs by name, if any.
+
+        These are new arrays.
+        """
+        outputs: dict[str, Any] = {}
         with self._loading(bound) as loading:
             run(self._calls(bound, singly))
-        return loading
+            if bound.outputs is not None:
+                (found,) = bound.outputs.arrays
+                outputs = {name: map_arrays(value, copied) for name, value in found.items()}
+                run_all(bound.outputs.calls)
+        return loading, outputs
 
     def read(
         self, arena: Array, feed: Mapping[str, Any], caches: Mapping[str, KVCache]
