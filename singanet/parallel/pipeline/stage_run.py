@@ -15,6 +15,7 @@ from singanet.engine.backward import BackwardWalk, LayerPass
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.step import (
+    ByLayers,
     Counts,
     FiniteCheck,
     StepMetrics,
@@ -143,8 +144,9 @@ class Told:
 class StageBatch:
     """What a step of a stage is about: the ``feed`` of the whole net, and the ``request``.
 
-    ``gather`` sums gradients within ``chain``. ``told`` is what the last stage has seen,
-    ``number`` the weight of the micro-batch under way, NaN for sums.
+    ``gather`` sums gradients within ``chain``. ``told`` is what the last stage has seen, ``whole``
+    the counts of the whole batch, if asked for, ``number`` the weight of the micro-batch under way,
+    NaN for sums.
     """
 
     feed: Mapping[str, Any]
@@ -152,9 +154,15 @@ class StageBatch:
     gather: Any = None
     chain: Any = None
     told: Told = field(default_factory=Told)
+    whole: Counts | None = None
     number: float = 0.0
     loss: float = 0.0
     score: float | None = None
+
+    def weigh(self, counts: Counts) -> None:
+        """Note what a micro-batch of these ``counts`` weighs, as a part of the whole batch's."""
+        weight = counts.weight if self.whole is None else counts.weight_in(self.whole)
+        self.number = np.nan if weight is None else weight
 
     def begin(self, number: float) -> None:
         """Let the stages know what the next micro-batch weighs."""
@@ -334,6 +342,11 @@ class StageRun:
         out = outputs if len(self.part.plan.outputs) > 1 else outputs[self.part.plan.outputs[0]]
         return Counts.of(expected_loss(self.part), widened(out), self.targets(i).y)
 
+    def count_all(self, outputs: Mapping[int, Mapping[str, Any]]) -> None:
+        """Find the counts of the whole batch from the outputs of all micro-batches."""
+        first, *rest = [self.counts(i, each) for i, each in outputs.items()]
+        self.batch.whole = self.of_whole(sum(rest, first)) if self.of_whole else None
+
     def targets(self, i: int) -> StepRequest:
         """The request, with targets and weights of micro-batch ``i``."""
         asked: StepRequest = self.batch.request
@@ -407,7 +420,7 @@ def _times(grad: RowSparse, share: float) -> RowSparse:
     return RowSparse(grad.indices, grad.rows * grad.rows.dtype.type(share))
 
 
-class MicroBatchedStep:
+class MicroBatchedStep(ByLayers):
     """Carries out the step ``batch`` of ``run`` now; a `Carrier`.
 
     Gradients are gathered behind the loss scaling, if any, so that what comes of the walk is what
@@ -420,22 +433,15 @@ class MicroBatchedStep:
         self._run, self._batch = run, batch
         run.batch = batch
         self.net: Any = run.part
-        self.plan, self.ops, self.rng = (
-            fused(self.net.plan, asked),
-            self.net.device.ops,
-            self.net.rng,
-        )
+        self.plan, self.rng = fused(self.net.plan, asked), self.net.rng
+        self.ops = self.net.device.ops
         self.gather = batch.gather
-        self._whole: Counts | None = None
-        self._behind = UpdateChain(self.gather and self.gather.optimizer)
-
-    @property
-    def updated(self) -> bool:
-        return self._behind.updated
+        # The chain behind the loss scaling.
+        self.chain = UpdateChain(self.gather and self.gather.optimizer)
 
     def norm(self) -> TwoPasses | None:
         """As `Carrier`; whether it is due all stages find out together."""
-        norm = self._behind.norm
+        norm = self.chain.norm
         return None if norm is None or norm.clip.knows else norm
 
     def rehearsed(self) -> AbstractContextManager[None]:
@@ -471,17 +477,14 @@ class MicroBatchedStep:
     def from_loss(self, i: int, outputs: dict[str, Any]) -> dict[int, Array]:
         """The gradients of the loss of micro-batch ``i`` by slot."""
         run, net, batch = self._run, self.net, self._batch
-        counts = run.counts(i, outputs)
-        if run.of_whole is not None and self._whole is None:
-            rest = [run.counts(k, left) for k, (left, _) in run._left.items()]
-            self._whole = run.of_whole(sum(rest, counts))
-        asked = run.targets(i)
-        seen = StepMetrics(asked.y, asked.measure, asked.weight, self._whole)
+        if run.of_whole is not None and batch.whole is None:
+            run.count_all({i: outputs, **{k: left for k, (left, _) in run._left.items()}})
+        asked, counts = run.targets(i), run.counts(i, outputs)
+        seen = StepMetrics(asked.y, asked.measure, asked.weight, batch.whole)
         made = LayerPass(net.plan, dict(outputs), [])
         of_loss = gradients_of_loss(net, made, seen, batch.chain)
         batch.told.add(net.loss, seen, counts)
-        weighs = counts.weight if self._whole is None else counts.weight_in(self._whole)
-        batch.number = np.nan if weighs is None else weighs
+        batch.weigh(counts)
         return of_loss
 
     def weigh(self) -> None:
@@ -493,12 +496,6 @@ class MicroBatchedStep:
         """Nothing: it is not recorded."""
 
     # -- as `Carrier` -----------------------------------------------------------------------------
-
-    def do(self, name: str, function: Callable[[], object]) -> None:
-        function()
-
-    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
-        taken.look(layer, finite)
 
     def agree(self, taken: FiniteCheck) -> None:
         self._run.agree(taken)
@@ -514,4 +511,4 @@ class MicroBatchedStep:
         return nullcontext() if known is None else norm.clip.knowing(known)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        self._run.update(self, self._behind, items)
+        self._run.update(self, self.chain, items)

@@ -198,8 +198,6 @@ class Recorder:
         self._expect_unpatched()
         told: UpdateChain = run.batch.chain
         chain = UpdateChain(run.batch.gather.optimizer)
-        if run.of_whole is not None and run.is_last:
-            raise NotRecordableError("a stage that has to know what a whole batch counts")
         if run.batch.request.on_layer is not None or self.held.by_name:
             raise NotRecordableError("a caller's look at layers, or weights in fewer bits")
         if chain.norm is not None and not chain.norm.due():

@@ -123,7 +123,7 @@ class RecordedStage(StageCalls):
         gather = run.batch.gather
         self.gather = Accumulator(gather.optimizer, gather.every, gather.mean)
         self._weight, self._share = np.ones(()), np.ones(())
-        self._left = gather.every
+        self._left, self._has_whole = gather.every, False
         self._names = [param.name for param in trained]
         recorder.loss = StageLoss(run, self._names, [param.value for param in trained])
 
@@ -191,22 +191,35 @@ class RecordedStage(StageCalls):
         scaled = run.batch.chain.scaled
         scale = None if scaled is None else scaled.precision.scaled
         dy = loss.record(tape, single, y, weight, looks=True, scaled=scale)
-        counts: Counts | None = None
-        mark = len(tape.calls)
-        try:
-            counts = Counts.of(loss.loss, widened(single), y)
-        except NotRecordableError:
-            tape.delete_from(mark)
+        counts = None if run.of_whole else self._counted(loss, single, y)
+        if run.of_whole and not self._has_whole:
+            self._has_whole = True
+            given = {i: outputs, **{k: left for k, (left, _) in run._left.items()}}
+            tape.add(run.count_all, (given,), {}, (), "hidden", name="count").barrier = True
+        shares = {name: np.ones((), grad.dtype) for name, grad in dy.items() if run.of_whole}
 
         def tell(outputs: Any) -> None:
-            known = run.counts(i, outputs) if counts is None else counts
+            known, whole = counts or run.counts(i, outputs), run.batch.whole
             run.batch.told.add(loss.loss, seen, known)
-            run.batch.number = np.nan if known.weight is None else known.weight
+            run.batch.weigh(known)
+            told = {} if whole is None else known.shares(whole)
+            for name, share in shares.items():
+                share[...] = told.get(name, told.get("", 1.0))
             seen.y = seen.weight = seen.measure = None
 
-        read = outputs if counts is None else None
-        tape.add(tell, (read,), {}, (), "hidden", name="count").barrier = True
+        read, filled = outputs if counts is None else None, [*shares.values()]
+        tape.add(tell, (read,), {}, filled, "hidden", name="count").barrier = True
+        dy |= {name: dy[name] * tape.hold(share) for name, share in shares.items()}
         return by_slot(recorder.plan, dy)
+
+    def _counted(self, loss: LossStep, outputs: Any, y: Any) -> Counts | None:
+        """The counts of a micro-batch, None where they depend on values."""
+        mark = len(self._tape.calls)
+        try:
+            return Counts.of(loss.loss, widened(outputs), y)
+        except NotRecordableError:
+            self._tape.delete_from(mark)
+            return None
 
     def weigh(self) -> None:
         """Let the stages and kernels know what the micro-batch weighs."""

@@ -283,8 +283,6 @@ RECORDED = {
 }
 BY_LAYERS = {
     "twice read": "rows of a table",
-    "two losses": "what a whole batch counts",
-    "two losses, one a sum": "what a whole batch counts",
     "a layer of the user's": "sees what comes from another process",
 }
 
