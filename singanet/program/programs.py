@@ -93,6 +93,8 @@ class Programs:
         self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, WarmUpPolicy] = {}
+        # By steps of stages what other stages send, by its name.
+        self._forms: dict[Any, dict[Any, list[Any]]] = {}
         self._arena = SharedArena()
         self._backend: type | None = None
         self._layers = LayerByLayer(self._recomputer)

@@ -124,7 +124,7 @@ class Pipeline:
         self.net, self.before = net, net.executor
         can = self.before.can
         # The programs of the stage; the net itself may have others.
-        self.programs: Any = copy.deepcopy(self.before) if can.records and not can.holds else None
+        self.programs: Any = copy.deepcopy(self.before) if can.records else None
         self.share = self.replica, rows
         self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net, stages, memory, samples)

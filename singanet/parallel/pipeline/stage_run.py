@@ -13,6 +13,7 @@ import numpy as np
 from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, LayerPass
 from singanet.engine.fusion import fused
+from singanet.engine.holding import settled
 from singanet.engine.model import StepRequest
 from singanet.engine.step import (
     ByLayers,
@@ -511,4 +512,4 @@ class MicroBatchedStep(ByLayers):
         return nullcontext() if known is None else norm.clip.knowing(known)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        self._run.update(self, self.chain, items)
+        self._run.update(self, self.chain, settled(self.net, items))

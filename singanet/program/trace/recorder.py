@@ -198,8 +198,8 @@ class Recorder:
         self._expect_unpatched()
         told: UpdateChain = run.batch.chain
         chain = UpdateChain(run.batch.gather.optimizer)
-        if run.batch.request.on_layer is not None or self.held.by_name:
-            raise NotRecordableError("a caller's look at layers, or weights in fewer bits")
+        if run.batch.request.on_layer is not None:
+            raise NotRecordableError("a caller's look at the gradients of each layer")
         if chain.norm is not None and not chain.norm.due():
             raise NotRecordableError("a step that is clipped later")
         # Arrays from other stages have no values here.

@@ -1,5 +1,7 @@
 """Weights of fewer bits on the stages of a pipeline."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -87,6 +89,24 @@ def test_with_remainders_it_is_the_training_of_one_process(make, x, stages):
         assert narrow(net).keys() == {p.name for p in alone.params() if len(p.shape) == 2}
         # It goes on as any other.
         net.step(x, Y, SGD(lr=0.1))
+
+
+@pytest.mark.parametrize("rounding", ["remainder", "stochastic"])
+@pytest.mark.parametrize(("make", "x", "stages"), [(chain, X, ["b"]), (tied, IDS, None)])
+def test_recorded_stages_make_the_bits_of_their_layers(make, x, stages, rounding):
+    def work(comm, recorded):
+        net, pipeline = piped(comm, held(make, rounding), stages, 4)
+        pipeline.programs.enabled = recorded
+        rule = Adam(lr=0.01)
+        losses = [net.step(x, Y, rule)[0] for _ in range(5)]
+        predicted = [net.predict(x) for _ in range(3)]
+        assert len(pipeline.programs.reports()) == 2 * recorded, pipeline.programs.refusals
+        pipeline.gather()
+        return losses, predicted, bits(net)
+
+    made = [together(partial(work, recorded=recorded)) for recorded in (False, True)]
+    for wanted, found in zip(*made, strict=True):
+        np.testing.assert_equal(found, wanted)
 
 
 def test_what_is_rounded_at_random_is_words_alone_on_all_stages():
