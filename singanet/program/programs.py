@@ -93,8 +93,6 @@ class Programs:
         self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, WarmUpPolicy] = {}
-        # By steps of stages what other stages send, by its name.
-        self._forms: dict[Any, dict[Any, list[Any]]] = {}
         self._arena = SharedArena()
         self._backend: type | None = None
         self._layers = LayerByLayer(self._recomputer)
@@ -339,55 +337,45 @@ class Programs:
             if not found.under_way:
                 self.give_back(arena)
 
-    def _stage(self, part: Any, run: Any, by_layers: Callable[[], object]) -> None:
-        """Replay the step ``run`` of the stage ``part`` of a pipeline, or make it ``by_layers``.
+    def _stage(
+        self, part: Any, run: Any, by_layers: Callable[[], Any], asked: tuple[str, ...] = ()
+    ) -> Any:
+        """Replay what ``run`` is to do on the stage ``part`` of a pipeline, or do it ``by_layers``.
 
-        Arrays from other stages have the shapes and types of the step that ran by the layers.
+        It is a step, or an evaluation with the outputs of layers ``asked``. Arrays from other
+        stages have the shapes and types of the step that ran by the layers.
         """
-        from singanet.optimizer.chain import UpdateChain
-
-        batch, optimizer, scaled = run.batch, run.batch.gather.optimizer, run.batch.chain.scaled
-        trained = part.net._execution_plan().settings().trained
-        beside = facts(batch.request.y), facts(batch.request.weight)
-        looks = batch.request.on_layer is not None
-        of_step = id(optimizer), trained, run.asked, looks, *beside
-        case = UpdateChain(optimizer).case(), scaled and scaled.case()
-        self._of_stage(part, run, of_step, lambda r: r.stage(run), by_layers, optimizer, case)
-
-    def _stage_outputs(
-        self, part: Any, run: Any, asked: Collection[str], by_layers: Callable[[], Any]
-    ) -> Any:
-        """The outputs of an evaluation by a stage, and of layers ``asked``, as `_stage`."""
-        return self._of_stage(
-            part, run, (*asked,), lambda r: r.stage_outputs(run, asked), by_layers
-        )
-
-    def _of_stage(
-        self,
-        part: Any,
-        run: Any,
-        of_call: tuple[Any, ...],
-        record: Callable[[Recorder], None],
-        by_layers: Callable[[], Any],
-        optimizer: Any = None,
-        case: Hashable = (),
-    ) -> Any:
-        """What a call of the stage ``part`` gives; what others send is noted by ``run``."""
-        ops = part.net.device.ops
+        batch, ops = run.batch, part.net.device.ops
         if not ops.on_host or getattr(ops, "stores", False):
             return by_layers()
-        key = self._key(part, "stage", run.ops, *of_call, facts_of_feed(run.batch.feed))
+        of_call: tuple[Any, ...] = asked
+        optimizer, case, request = None, cast("Hashable", ()), batch.request
+        if request is not None:
+            from singanet.optimizer.chain import UpdateChain
+
+            optimizer, scaled = batch.gather.optimizer, batch.chain.scaled
+            case = UpdateChain(optimizer).case(), scaled and scaled.case()
+            trained = part.net._execution_plan().settings().trained
+            beside = facts(request.y), facts(request.weight), request.on_layer is not None
+            of_call = id(optimizer), trained, run.asked, *beside
+        key = self._key(part, "stage", run.ops, *of_call, facts_of_feed(batch.feed))
+        self._forms[key] = run.forms = self._forms.pop(key, {})
         if len(self._forms) > 4 * CAPACITY:
-            self._forms.clear()
-        run.forms = self._forms.setdefault(key, {})
-        plan = fused(part._execution_plan(), () if optimizer is not None else of_call)
-        found = self._find(part, key, record, optimizer, case=case, plan=plan)
+            del self._forms[next(iter(self._forms))]
+        found = self._find(
+            part,
+            key,
+            lambda r: r.stage_outputs(run, asked) if request is None else r.stage(run),
+            optimizer,
+            plan=fused(part._execution_plan(), asked),
+            case=case,
+        )
         if found is None:
             with self._before_recording(self._was_first(key, case)):
                 return by_layers()
         arena = self.take(found)
         try:
-            return found.stage(arena, run.batch)
+            return found.stage(arena, batch)
         finally:
             if not found.under_way:
                 self.give_back(arena)

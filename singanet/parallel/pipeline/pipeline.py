@@ -175,17 +175,13 @@ class Pipeline:
         """Compute the outputs of ``net`` for ``feed`` and of layers ``asked``, on all ranks."""
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, cuts)
-        here = [name for name in asked if self.places[name] == self.stage]
+        here = tuple(name for name in asked if self.places[name] == self.stage)
         step = MicroBatchedStep(run, StageBatch(feed), here)
 
         def by_layers() -> list[dict[str, Any]]:
             return [run.forward(step, i, False, here) for i in range(len(cuts))]
 
-        with net.device.scope():
-            if self.programs is None:
-                made = by_layers()
-            else:
-                made = self.programs._stage_outputs(part, run, here, by_layers)
+        made = self._carried_out(run, by_layers, here)
         self._wire.settle()
         outputs = net._execution_plan().outputs
         roots = {name: self.places[name] for name in asked}
@@ -239,12 +235,7 @@ class Pipeline:
         batch = StageBatch(feed, request, self._gather, UpdateChain(around))
         step = MicroBatchedStep(run, batch)
         try:
-            with net.device.scope():
-                by_layers = partial(carry_out, step, chain)
-                if self.programs is None:
-                    by_layers()
-                else:
-                    self.programs._stage(part, run, by_layers)
+            self._carried_out(run, partial(carry_out, step, chain))
         except BaseException:
             # The summed gradients are of no use to the next step.
             self._gather = None
@@ -256,6 +247,15 @@ class Pipeline:
         self.alive = alive(ops)
         self.row.step += 1
         return batch.loss, batch.score
+
+    def _carried_out(
+        self, run: StageRun, by_layers: Callable[[], Any], asked: tuple[str, ...] = ()
+    ) -> Any:
+        """What ``by_layers`` gives, by a program if there is one; see `Programs`."""
+        with self.net.device.scope():
+            if self.programs is None:
+                return by_layers()
+            return self.programs._stage(run.part, run, by_layers, asked)
 
     def _whole(self, net: Net, chain: UpdateChain, loss: Any) -> Callable[[Counts], Counts] | None:
         """A function from this replica's counts to the whole batch's; None if not needed."""
