@@ -103,10 +103,10 @@ class Tape:
         self.apart = False
         # By the name of an array that is loaded, its place here.
         self._stored: dict[str, AbstractArray] = {}
-        # Stored arrays that a call loads by itself, and where what forward leaves is put.
+        # The most bytes of stored arrays that one call loads, and the store of activations.
         self.loads = 0
         self.spills: ArrayStore | None = None
-        # What layers in Python hold of their own at each replay.
+        # The bytes of arrays that Python steps own at each replay.
         self.beside = 0
         # The arrays that the caller fills, with values; the values of all arrays, if Python needed
         # some.
