@@ -24,6 +24,8 @@ NAMED = {
         reducer="local", workers=2, callbacks="ema", way_out="checkpoint", way_in="in place"),
     "averages of pairs beside blocks, by a checkpoint": Triple(storage="int8", callbacks="ema",
                                                                way_out="checkpoint"),
+    "pairs beside blocks, by a model file": Triple(rule="momentum", wrap="by value", steps=2,
+                                                   storage="int8", way_out="model"),
     "state that is not by rows, on servers": Triple("words", "adafactor", reducer="servers",
                                                     workers=2, steps=5, way_out="executor"),
     "an offloaded graph of ranks": Triple(storage="offload", reducer="all-reduce", workers=2,
