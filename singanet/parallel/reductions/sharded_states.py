@@ -165,8 +165,11 @@ class Cut:
             if key.endswith("/step"):
                 # Other ranks may have counted steps in which a stage withheld the parameter.
                 rows = self._rows[key.rpartition("/")[0]]
-                owner = next(rank for rank in having if rows[rank] < rows[rank + 1])
-                sizes = [int(rank == owner) for rank in range(comm.size)]
+                owners = [rank for rank in having if rows[rank] < rows[rank + 1]]
+                if not owners:
+                    # The owner's rule, a user's, counts no steps.
+                    continue
+                sizes = [int(rank == owners[0]) for rank in range(comm.size)]
             elif len(having) > 1:
                 shape = self.shapes[key.rpartition("/")[0]]
             bounds = np.cumsum([0, *sizes]).tolist()
@@ -176,7 +179,7 @@ class Cut:
                 flat[own] = ops_for(state[key]).host(state[key]).reshape(-1)
             made[key] = comm._gather_parts(flat, bounds, what=key).reshape(shape)
         # In the order of one process, if ranks know it.
-        return {**made, **{key: array for key, array in state.items() if key not in made}}
+        return {**made, **{key: array for key, array in state.items() if key not in keys}}
 
     def own_sources(
         self, rank: int, state: Sequence[Source], first_rows: dict[str, int]

@@ -304,6 +304,25 @@ def test_a_stage_of_ones_own_that_reads_whole_layers_is_refused():
         Sharded(Odd(SGD(lr=0.1)), comms[0])
 
 
+class Plain(SGD):
+    """A rule that keeps no state, and counts no steps."""
+
+    def update(self, names, values, grads, scale=1.0):
+        for value, grad in zip(values, grads, strict=True):
+            if grad is not None:
+                value -= np.float32(0.1 * scale) * grad
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_rule_of_ones_own_that_counts_no_steps_has_no_state(level):
+    def work(comm):
+        net, optimizer = dense_net(), Sharded(Plain(lr=0.1), comm, level)
+        net.step(X[:4], Y[:4], optimizer)
+        return optimizer.state_dict()
+
+    assert together(work) == [{}, {}]
+
+
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(
     size=st.integers(2, 3),
