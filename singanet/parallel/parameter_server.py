@@ -427,7 +427,7 @@ class ParameterServer(RankReducer):
         if self._alone:
             return super().state_dict()
         if self._state is not None or self.servers is None:
-            return dict(self._state or {})
+            return {**(self._state or {}), **self._hyper_state()}
         self._push_gathered()
         self.comm.barrier("the pushes of all ranks")
         there = self.servers.state_dict()

@@ -321,11 +321,16 @@ def test_state_is_as_it_was_saved_before_the_first_step_on_it(rule, servers):
 
     def work(comm, ranks):
         stage = ParameterServer(RULES[rule](), comm=comm, servers=ranks)
+        stage.rule.learning_rate = 0.25
+        before = stage.state_dict()
         stage.load_state_dict(saved)
         stage.meet(words_net())
-        return stage.state_dict()
+        return before, stage.state_dict()
 
-    for state in served(work, 2, servers):
+    alone = RULES[rule]()
+    alone.learning_rate = 0.25
+    for before, state in served(work, 2, servers):
+        np.testing.assert_equal(before, alone.state_dict())
         np.testing.assert_equal(state, saved)
 
 
