@@ -98,6 +98,9 @@ class Averaged(Wrapper):
             self.follow(self._changed)
             self._changed.clear()
 
+    def _ended(self) -> None:
+        self._changed.clear()
+
     def follow(self, names: Collection[str]) -> None:
         """Update the averages of the parameters ``names`` and of running state."""
         runs: dict[int, list[tuple[int, int]]] = {}

@@ -196,6 +196,9 @@ class Wrapper(Counted, Configurable, ABC):
     def end(self) -> None:
         """Finish a step, after all its updates."""
 
+    def _ended(self) -> None:
+        """Forget what `updated` has recorded, since a program has done what `end` does."""
+
     def join(self) -> None:
         """Take part in the steps of other processes without samples, until all call `join`.
 

@@ -138,6 +138,8 @@ class RecordedChain(UpdateChain):
         self.tape.layer, self.tape.phase = "", "update"
         if not self.reasons or stage in self._outer:
             type(stage).end(made)
+            if self._local:
+                self._call("end", stage._ended)
         elif self.rule.members:
             raise NotRecordableError("the end of a step of which some updates are Python steps")
         else:

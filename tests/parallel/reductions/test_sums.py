@@ -485,6 +485,22 @@ def test_what_is_frozen_stays_and_is_not_sent(method, options):
     expect_same_bits(together(work))
 
 
+@METHODS
+def test_recorded_averages_of_ranks_are_those_by_the_layers(method, options):
+    """A part of the values that was averaged last is not followed twice at the end."""
+
+    def work(comm, recorded):
+        net = dense_net()
+        net.programs.enabled = recorded
+        net.compile(method(SGD(lr=0.1), comm, **options))
+        net.fit(X, Y, 8, 2, callbacks=[EMA(0.5)], shuffle=False, verbose=False)
+        assert bool(net.programs.reports()) is recorded
+        return net
+
+    recorded, by_layers = (together(lambda comm, way=way: work(comm, way)) for way in (True, False))
+    expect_same_bits([*recorded, *by_layers])
+
+
 @pytest.mark.parametrize("clip_by", ["layer", "global", "value"])
 @METHODS
 def test_clipping_of_fit_averages_before_files_and_evaluations_too(
