@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.elsewhere import is_library
+from singanet.engine.backward import arrays_in
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.hyper import is_one
 from singanet.optimizer.optimizer import Optimizer
@@ -22,6 +23,8 @@ from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.lowering import ON_HOST
 from singanet.program.trace.abstract import not_recording
+from singanet.program.trace.foreign_code import no_draws
+from singanet.program.trace.layers import TrialMemory, is_sparse
 from singanet.program.trace.numbers import number_now
 from singanet.program.trace.reductions import RecordedReduction
 from singanet.program.trace.rules import RecordedRule
@@ -119,16 +122,55 @@ class RecordedChain(UpdateChain):
             self._copies.insert(0, (stage, made, watch_case(guard, stage)))
         own = {key: value for key, value in vars(stage).items() if key != "optimizer"}
         vars(made).update(map_arrays(own, self.tape.place), optimizer=inner)
-        if type(stage).skip is not Wrapper.skip:
+        ours, skips = is_library(type(stage)), type(stage).skip is not Wrapper.skip
+        if skips or not ours:
 
             def update(names: Names, values: Values, grads: Grads, scale: Any = 1.0) -> None:
+                if not ours:
+                    self._try_out(stage, made, names, values, grads, scale)
                 Wrapper.update(made, names, values, grads, scale)
-                self._call("count", partial(stage.skip, [*names]))
+                if skips:
+                    self._call("count", partial(stage.skip, [*names]))
 
             vars(made)["update"] = update
         if type(stage).end is not Wrapper.end:
             vars(made)["end"] = partial(self._end, stage, made)
         return made
+
+    def _try_out(
+        self, stage: Any, copy: Any, names: Names, values: Values, grads: Grads, scale: Any
+    ) -> None:
+        """Compare a user's ``stage`` for a layer with the calls that its ``copy`` writes.
+
+        Raises `NotRecordableError` if these do not make what it makes.
+        """
+        if any(map(is_sparse, grads)):
+            return
+        tape, mark = self.tape, len(self.tape.calls)
+        own = {key: vars(copy)[key] for key in vars(stage) if key != "optimizer"}
+        kept = map_arrays(_copied(own), tape.like)
+        given = [*map(tape.like, values)], [None if g is None else tape.like(g) for g in grads]
+        tried: Any = object.__new__(type(stage))
+        vars(tried).update(_copied(kept), optimizer=stage.optimizer)
+        with tape.in_blocks(), no_draws(stage):
+            try:
+                made = [each[2:] for each in tried.take(names, *given, scale)]
+            except Exception as error:
+                # Of a user's code, which runs by itself then.
+                raise NotRecordableError(str(error)) from error
+            left = {key: vars(tried)[key] for key in kept}
+            trial = TrialMemory(tape, tape.calls[mark:])
+            plain, near = trial.given((given, scale))
+            # A count goes on, unless `case` tells of it.
+            goes_on = type(stage).case is Wrapper.case
+            counts = {k: v for k, v in left.items() if goes_on and not arrays_in(v)}
+            vars(tried).update(trial.given(kept) | counts)
+            wanted = [
+                (each[2], np.asarray(each[3]) if isinstance(each[3], np.generic) else each[3])
+                for each in tried.take(names, *plain, near)
+            ]
+            trial.expect_same((wanted, {key: vars(tried)[key] for key in kept}), (made, left))
+        tape.delete_from(mark)
 
     def _end(self, stage: Any, made: Any) -> None:
         """Record the end of a step for ``stage`` by its copy ``made``, or as a Python step.

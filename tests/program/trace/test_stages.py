@@ -406,6 +406,46 @@ def test_dear_python_steps_are_told_once_and_kernels_not():
     assert quick.programs.notes == []
 
 
+class Promises(Wrapper):
+    """A user's own stage that promises more than it keeps."""
+
+    pure, steps = True, 0
+
+    def take(self, names, values, grads, scale):
+        yield names, values, [self.of(grad) for grad in grads], scale
+
+
+class Counts(Promises):
+    def of(self, grad):
+        self.steps += 1
+        return grad * (1.0 / self.steps)
+
+
+class Asks(Promises):
+    def of(self, grad):
+        return grad * 0.5 if type(grad) is np.ndarray else grad
+
+
+class Draws(Promises):
+    def of(self, grad):
+        return grad * np.random.RandomState(self.steps + np.random.randint(9)).rand()
+
+
+@pytest.mark.parametrize("kind", [Counts, Asks, Draws])
+def test_a_stage_in_array_arithmetic_is_recorded_if_it_is_that_alone(kind):
+    values = []
+    for enabled in (True, False):
+        made = net()
+        made.programs.enabled = enabled
+        np.random.seed(3)
+        optimizer = kind(SGD(lr=0.1))
+        for x, y in BATCHES[:6]:
+            made.step(x, y, optimizer)
+        values.append(made.param_values())
+    for one, other in zip(*values, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_users_accumulator_and_clipper_are_stages_like_any():
     """Sums of two batches' gradients, brought to the norm 1: recorded, and by hand."""
     twins, plain = Twins(net, lambda: CountingGathered(Rescaled(SGD(lr=0.1)))), net()
