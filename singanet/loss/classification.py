@@ -19,6 +19,7 @@ from singanet.loss.loss import (
     checked_positive,
     checked_smoothing,
     class_labels,
+    count_under,
     real_targets,
     spread,
     unit_targets,
@@ -257,7 +258,7 @@ class _OfClasses(Loss):
         """Count the rows under ``mask`` whose label is not ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
             rows = prod(x.shape[:-1])
-            return rows if mask is None else mask.sum() * (rows / max(mask.size, 1))
+            return rows if mask is None else count_under(mask, rows, x)
         there: Any = self._where_counted(x, y, mask)
         return there.sum()
 

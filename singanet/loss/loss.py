@@ -102,6 +102,12 @@ def reciprocal(ops: Ops, count: Any, x: Array) -> Any:
     return ops.divide(1.0, ops.maximum(count.astype(x.dtype), 1))
 
 
+def count_under(mask: Array, count: float, x: Array) -> Any:
+    """Return how many of ``count`` positions are under ``mask``, in the dtype of ``x``."""
+    # NumPy's float64 would be a float, by which the layers round otherwise than a program.
+    return (mask.sum() * (count / max(mask.size, 1))).astype(x.dtype)
+
+
 def spread(weight: Array, other: Array) -> Array:
     """Append axes of extent 1 to ``weight`` up to the rank of ``other``."""
     return weight.reshape(weight.shape + (1,) * (other.ndim - weight.ndim))
@@ -339,7 +345,7 @@ class Loss(Counted, Configurable, ABC):
         Here every step has the same number of positions.
         """
         count = self.count(x, y)
-        return count if mask is None else mask.sum() * (count / max(mask.size, 1))
+        return count if mask is None else count_under(mask, count, x)
 
     def __call__(
         self, scores: Symbol, y: Symbol, sample_weight: Symbol | None = None, name: str = ""
