@@ -232,8 +232,9 @@ def zeros_in(order: Order, shape: Shape, dtype: np.dtype[Any]) -> Array:
 
 
 def output_slots(plan: Plan) -> list[int]:
-    """The slots of the plan's outputs, in their order."""
-    return [slot for name in plan.outputs for slot in plan.by_name[name].out_slots]
+    """Return the slots of the plan's outputs with gradients: a mask has none."""
+    steps = (plan.by_name[name] for name in plan.outputs)
+    return [slot for step in steps if not step.gives_integers for slot in step.out_slots]
 
 
 def without_unread(

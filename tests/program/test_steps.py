@@ -10,9 +10,10 @@ import singanet
 from singanet import FeedForwardNet
 from singanet import optimizer as kinds
 from singanet.errors import ArgumentError
-from singanet.layers import Dense, Embedding
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.layers import Dense, Embedding, Input
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Adam, schedules
+from singanet.program.replay.passes import ReplayedPass
 from singanet.types import RowSparse
 from tests.kit.draws import SEED
 
@@ -255,3 +256,28 @@ def test_outputs_of_evaluations_are_the_callers():
     for number, (out, kept) in enumerate(zip(outs, copies, strict=True)):
         np.testing.assert_array_equal(out, kept)
         assert all(not np.shares_memory(out, other) for other in outs[:number])
+
+
+def masked(kind, weight):
+    """A loss of each step of texts beside their mask, as an output too."""
+    x = Input("x", (None,))
+    steps = Dense("steps", 3)(Embedding("table", 7, 4, mask_index=0)(x))
+    loss = MultiLoss({"steps": kind()}, {"steps": weight}, masks={"steps": "table_mask"})
+    return FeedForwardNet(loss, inputs=x, outputs=[steps, steps.mask], seed=1)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxCrossEntropy, SquaredError])
+def test_masked_losses_and_loops_beside_their_mask(kind, rng, monkeypatch):
+    twins = Twins(lambda: masked(kind, 0.5), lambda: SGD(0.1))
+    again = []
+    by_layers = ReplayedPass._by_layers
+    monkeypatch.setattr(ReplayedPass, "_by_layers", lambda *a: again.append(1) or by_layers(*a))
+    for _ in range(6):
+        x = rng.integers(0, 7, (3, 4))
+        x[:, 0] = 1
+        labels = rng.integers(0, 3, x.shape)
+        real = rng.standard_normal((*x.shape, 3)).astype(np.float32)
+        twins.step(x, {"steps": labels if kind is SoftmaxCrossEntropy else real})
+        twins.loop(x, {"steps": real})
+    # A mask has no gradient, so that a loop from the other outputs is one from all.
+    assert not again

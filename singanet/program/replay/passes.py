@@ -107,13 +107,13 @@ class ReplayedPass(Pass):
     ) -> Generator[LayerGradients, None, None]:
         # The generator refers to ``net``, which thus stays alive.
         dy, plan = {}, self.plan
-        for name in plan.outputs:
-            parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
-            dy[name] = parts if plan.by_name[name].many_out else parts[0]
-        slot_grads.clear()
         with self.turn():
             bound = self.program.bound(self.arena)
             assert bound.dy is not None
+            for name in bound.dy.arrays[0]:
+                parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
+                dy[name] = parts if plan.by_name[name].many_out else parts[0]
+            slot_grads.clear()
             copy_into(dy, bound.dy.arrays[0])
         del dy, bound
         try:

@@ -287,8 +287,9 @@ class Recorder:
             self._hand_out(outputs)
             # No kernel depends on values, so zeros are enough.
             slots = iter(output_slots(self.plan))
-            dtype = self.net.dtype
-            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, dtype))
+            dtype, by_name = self.net.dtype, self.plan.by_name
+            floats = {n: y for n, y in outputs.items() if not by_name[n].gives_integers}
+            zeros = map_arrays(floats, lambda y: zeros_in(orders[next(slots)], y.shape, dtype))
             given = own(self.tape, zeros)
             del outputs
             self._take_in("dy", (given,))
