@@ -220,10 +220,10 @@ class RecordedChain(UpdateChain):
         Raises `NotRecordableError` if a Python step would need its result.
         """
         due = self.told._needs_norm()
-        if due or self.told.scaled is not None:
-            if self.why is not None:
-                raise NotRecordableError(self.why)
-            self._whole = True
+        # A Python step is for steps of every case, and of some the norm is computed first.
+        if self.told._holds_all and self.why is not None:
+            raise NotRecordableError(self.why)
+        self._whole = due or self.told.scaled is not None
         return self.norm if due else None
 
     def weigh(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
