@@ -583,7 +583,12 @@ class Net(GraphBuilder):
         if sample_weight is not None and type(sample_weight) is not np.ndarray:
             sample_weight = own_arrays("net.step, sample_weight", sample_weight)
         request = StepRequest(taken, y, optimizer, sample_weight, measure, on_layer)
-        made = self.executor.step(self, request)
+        try:
+            made = self.executor.step(self, request)
+        except BaseException:
+            # Of methods of the user's own, see `MethodPass`.
+            self._forget_pass()
+            raise
         if taken is not x:
             self._remember(x, taken)
         return made

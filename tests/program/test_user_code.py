@@ -1,5 +1,6 @@
 """Users' parts beside what plans have: methods replaced, layers in Python and notes of them."""
 
+import copy
 import threading
 
 import numpy as np
@@ -9,8 +10,9 @@ from singanet import FeedForwardNet, Input, layers
 from singanet.layers import Conv2D, Dense, Flatten, Layer, Softmax, Split, TimeDistributed, Traits
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import Adam
+from singanet.optimizer import Accumulator, Adam, ClipByGlobalNorm
 from singanet.types import RowSparse
+from tests.kit.optimizers import Plain
 
 from .program_case import CHAIN, IMAGES, Net, adam, chain, image_net, of, sgd, vectors
 from .twins import Twins, expect_same
@@ -466,3 +468,19 @@ def test_layers_of_float16_are_recorded_as_they_run(layer, rng):
     for _ in range(4):
         twins.forward(False, vectors(rng, 3, 2, 8, 8).astype(np.float16))
     twins.expect_recorded()
+
+
+def test_a_norm_before_the_last_micro_batch_of_a_users_rule():
+    """Steps that only gather need no norm: a program of one is not for the step that does."""
+    clipped = lambda: Accumulator(ClipByGlobalNorm(Plain(), 0.1), 2)  # noqa: E731
+    twins = Twins(chain, clipped)
+    twins.train(CHAIN.batches(8))
+
+
+def test_a_refused_step_of_a_net_with_its_own_forward_leaves_no_pass(rng):
+    twins = Twins(lambda: chain(kind=ScaledNet), sgd)
+    x, y = CHAIN.batch(rng)
+    for _ in range(3):
+        twins.step(x, y)
+        twins.refuse(lambda net, rule: net.step(x, y + 100, rule))
+        twins.both(lambda net, _: copy.deepcopy(net))
