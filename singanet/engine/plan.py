@@ -21,7 +21,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
-from singanet.types import InputKind
+from singanet.types import Array, InputKind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -189,13 +189,15 @@ def run_step(
     keep: bool,
     layer: Layer | None = None,
     past: KVCache | None = None,
+    params: Mapping[str, Array] | None = None,
 ) -> tuple[Any, Context]:
     """The output of ``step`` for ``x`` and its context; with ``train`` it runs as in training.
 
-    ``layer`` may replace the step's own; ``past`` contains the earlier steps of the sequences.
+    ``layer`` and ``params`` may replace the step's own; ``past`` contains the earlier steps of the
+    sequences.
     """
     if layer is None or layer is step.layer:
-        layer, params = step.layer, step.params()
+        layer, params = step.layer, step.params() if params is None else params
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
     if step.unsure:

@@ -229,8 +229,8 @@ _CASES = 32
 
 
 _Seen = dict[int, tuple[frozenset[int], int]]
-_State = tuple[Any, list[tuple[Param, Array, Array]]]
-"""The generator's state, and of each parameter the array that it was, and a copy of its values."""
+_State = tuple[Any, list[tuple[Array, Array]]]
+"""The generator's state, and arrays of parameters with copies of their values."""
 
 
 class Recomputer:
@@ -471,20 +471,24 @@ class RecomputingPass(Pass):
             checked.add(i)
         self._left[i] -= 1
         last = not self._left[i]
-        now = None
+        params, now = step.params(), None
         if first is not None:
-            now = self._state(step)
+            # The layer reads the arrays of the first run, even if others were assigned since: the
+            # arrays that it saves and returns may be views of them.
+            pairs = [*zip(self._kept(step), first[1], strict=True)]
+            others = {id(param.value): array for param, (array, _) in pairs}
+            params = {name: others.get(id(a), a) for name, a in params.items()}
+            now = self._state([*(param.value for param, _ in pairs), *others.values()])
             self._restore(first)
+            for param, (array, value) in pairs:
+                if param.value is not array:
+                    param.value[...] = value
         elif not last:
-            self._first[i] = self._state(step)
+            self._first[i] = self._state([param.value for param in self._kept(step)])
         # With the same kernels as the last run, as others may differ in the last bits.
-        y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i])
-        if first is not None and now is not None:
+        y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i], params)
+        if now is not None:
             self._restore(now)
-            # The walk reads the arrays of the first run, even if others were assigned since.
-            others = {id(param.value): array for param, array, _ in first[1]}
-            if others:
-                ctx.params = {name: others.get(id(a), a) for name, a in ctx.params.items()}
         elif step.name in self._wanted:
             self._outputs[step.name] = y
         self._slots.update(zip(step.out_slots, y if step.many_out else [y], strict=True))
@@ -502,19 +506,30 @@ class RecomputingPass(Pass):
         self._go_on()
 
     def _run(
-        self, step: NodeStep, x: Any, layer: Layer, rng: Any, keep: bool
+        self,
+        step: NodeStep,
+        x: Any,
+        layer: Layer,
+        rng: Any,
+        keep: bool,
+        params: Mapping[str, Array] | None = None,
     ) -> tuple[Any, Context]:
-        return run_step(step, x, self._feed, self._kernels, rng, step.in_training, keep, layer)
+        return run_step(
+            step, x, self._feed, self._kernels, rng, step.in_training, keep, layer, params=params
+        )
 
-    def _state(self, step: NodeStep) -> _State:
+    def _kept(self, step: NodeStep) -> list[Param]:
+        """The parameters of ``step`` that may be others when it runs again."""
         params = step.layer.params.values()
-        kept = [p for p in params if not p.is_constant and (p.is_state or not self._whole)]
-        return self._rng.bit_generator.state, [(p, p.value, p.value.copy()) for p in kept]
+        return [p for p in params if not p.is_constant and (p.is_state or not self._whole)]
+
+    def _state(self, arrays: Sequence[Array]) -> _State:
+        return self._rng.bit_generator.state, [(array, array.copy()) for array in arrays]
 
     def _restore(self, state: _State) -> None:
         self._rng.bit_generator.state = state[0]
-        for param, _, value in state[1]:
-            param.value[...] = value
+        for array, value in state[1]:
+            array[...] = value
 
 
 def _frees(plan: Plan, ops: list[UnitOp], fills: Sequence[frozenset[int]]) -> list[list[int]]:

@@ -145,6 +145,26 @@ def test_recurrent_layers_run_again_by_the_kernels_of_training(level):
         twins.walk(rng.standard_normal((8, 3), np.float32))
 
 
+@pytest.mark.parametrize("level", LEVELS[1:4])
+def test_a_parameter_that_is_another_array_by_the_walk_and_what_views_it(level):
+    def make():
+        x = Input("x", (4,))
+        weight = nn.Weight("weight", (2, 3), W_specs={"init": "gaussian", "mean": 0.0, "std": 1.0})(
+            x
+        )
+        h = Dense("middle", 4)(nn.Flatten("flat")(weight))
+        top = Dense("top", 3)(Add("sum")(h, x))
+        return singanet.FeedForwardNet(SquaredError(), inputs=x, outputs=top, seed=5)
+
+    twins, rng = twins_at(make, level, recorded=False), np.random.default_rng(0)
+    for _ in range(3):
+        twins.forward(True, rng.standard_normal((8, 4), np.float32))
+        for net in twins.nets:
+            param = net["weight"].params["weight"]
+            param.value = param.value * np.float32(0.5)
+        twins.walk(rng.standard_normal((8, 3), np.float32))
+
+
 def images(blocks=6):
     x = Input("x", (8, 16, 16))
     h = x
