@@ -37,7 +37,7 @@ from .drawn_nets import (
     Node,
     Plan,
 )
-from .plans import ACTIONS, HOW, LEVELS, VARIANTS, Run, plans
+from .plans import ACTIONS, HOW, LEVELS, OF_STEPS, VARIANTS, Run, plans
 
 # -- each part and each action --------------------------------------------------------------
 
@@ -46,6 +46,8 @@ PLAIN = Plan("vectors", (*NODES, Node("relu", 2), Node("add", 0, 1)))
 DEEP = ("dense", "tanh", "dense", "follows", "tanh", "dense", "counts", "tanh", "dense", "tanh")
 DEEP = (*map(Node, DEEP), Node("dense"), Node("tanh"))
 OWN = ("probe", "follows", "counts", "draws")
+OTHERS = dict.fromkeys(SHAPES, (*OWN, *JOINS))
+OTHERS |= {"vectors": (*EVERYWHERE, *JOINS), "texts": OF_STEPS}
 NORMALISED = {
     values: (*map(Node, kinds), Node("add", 0, 2))
     for values, kinds in {
@@ -60,7 +62,7 @@ PLANS = {
             PLAIN, values=values, nodes=(Node("tanh"), Node(kind), Node("dense"), Node(kind, 0, 1))
         )
         for values in SHAPES
-        for kind in (*WEIGHTED[values], *(EVERYWHERE if values == "vectors" else OWN), *JOINS)
+        for kind in (*WEIGHTED[values], *OTHERS[values])
     },
     **{name: replace(PLAIN, net=name) for name in NETS},
     **{name: replace(PLAIN, loss=name, metric="none") for name in LOSSES},
