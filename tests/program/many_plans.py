@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 
 # What was measured on the machine decides nothing, as in the tests.
 os.environ["SINGANET_ROUTES"] = "off"
@@ -22,27 +22,38 @@ os.environ["SINGANET_ROUTES"] = "off"
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.optimizer.chain import with_reduction
 
-from .drawn_nets import built, optimizer_of
+from .drawn_nets import Plan, built, optimizer_of
 from .plans import Run, drawn
+from .ranked_plans import REDUCERS, Setting, drawn_setting, on_ranks
 
 
-def failure(plan, kind=Run):
-    """Carry out ``plan``. Returns how it failed, or an empty text."""
+class Short(Run):
+    """A run whose actions are many."""
+
+    between = 2
+
+
+def failure(drawn):
+    """Carry out a plan or a `Setting`. Returns how it failed, or an empty text."""
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kind(plan).run()
+            on_ranks(drawn) if isinstance(drawn, Setting) else Short(drawn).run()
     except Exception:  # noqa: BLE001 - any error is one
         return traceback.format_exc()
     return ""
 
 
-def refusal(plan):
+def refusal(drawn):
     """Why the parts that were drawn do not go together, if so."""
+    plan = drawn.plan if isinstance(drawn, Setting) else drawn
     try:
         built(plan)
-        optimizer_of(plan.optimizer)
+        optimizer = optimizer_of(plan.optimizer)
+        if isinstance(drawn, Setting):
+            with_reduction(optimizer, REDUCERS[drawn.reducer])
     except SingaNetError as error:
         return str(error)
     return ""
@@ -56,21 +67,23 @@ def kind_of(text):
 
 
 def smaller(plan):
-    """Yield plans with one thing less than ``plan``."""
+    """Yield plans or settings with one thing less than ``plan``."""
+    if isinstance(plan, Setting):
+        yield from (replace(plan, plan=less) for less in smaller(plan.plan))
+        if plan.ranks > 2:
+            yield replace(plan, ranks=2, records=(0, 1))
+        return
     for name in ("actions", "nodes"):
         given = getattr(plan, name)
-        for size in (len(given) // 2, 1):
-            for at in range(0, len(given), size) if size else ():
+        for size in {len(given) // 2, 1} - {0}:
+            for at in range(0, len(given), size):
                 yield replace(plan, **{name: given[:at] + given[at + size :]})
-    plain = type(plan)(plan.values)
-    for name in ("net", "loss", "optimizer", "recompute", "kernels", "dtype"):
-        if getattr(plan, name) != getattr(plain, name):
-            yield replace(plan, **{name: getattr(plain, name)})
-    if plan.metric != "none":
-        yield replace(plan, metric="none")
-    for name in ("inputs", "outputs"):
-        if getattr(plan, name) > 1:
-            yield replace(plan, **{name: 1})
+    plain = Plan(plan.values, metric="none")
+    for field in fields(plan):
+        if field.name not in ("values", "actions", "nodes"):
+            usual = getattr(plain, field.name)
+            if getattr(plan, field.name) != usual:
+                yield replace(plan, **{field.name: usual})
 
 
 def smallest(plan, text, tries=60):
@@ -105,13 +118,14 @@ def main(arguments=None):
     parser.add_argument("--count", type=int, default=10_000, help="the number of plans")
     parser.add_argument("--seed", type=int, default=0, help="the number of the first plan")
     parser.add_argument("--actions", type=int, default=20, help="the most actions of a plan")
+    parser.add_argument("--ranks", action="store_true", help="plans of two to four ranks")
     given = parser.parse_args(arguments)
+    making = drawn_setting if given.ranks else drawn
     refused, failed, begun = 0, {}, time.time()
     # Collections by plans are of their own objects.
     gc.freeze()
-    Run.between = 2
     for number in range(given.seed, given.seed + given.count):
-        plan = drawn(random.Random(number), given.actions, given.actions)
+        plan = making(random.Random(number), given.actions, given.actions)
         if refusal(plan):
             refused += 1
         elif text := failure(plan):

@@ -71,12 +71,13 @@ class Run(Twins):
         results = []
         for pair in zip(self.nets, self.optimizers, strict=True):
             try:
-                results.append(act(*pair))
+                told = act(*pair)
                 finish = getattr(pair[1], "finish", None)
                 if finish is not None and pair[1].kept:
                     finish()
             except Exception as error:  # noqa: BLE001 - what both refuse is alike, too
-                results.append(("refused", type(error), str(error)))
+                told = ("refused", type(error), str(error))
+            results.append(told)
         expect_same(*results)
         self.expect_equal()
         for array, was in self.kept:
@@ -358,7 +359,9 @@ def fit(run, action):
     metrics = {"metrics": {"kept": own.Gathered(), "plain": Accuracy()}}
 
     def act(net, optimizer):
-        net.compile(optimizer, **(metrics if action.where % 3 == 1 else {}))
+        # Of several outputs none fits all.
+        one = run.plan.outputs == 1 and action.where % 3 == 1
+        net.compile(optimizer, **(metrics if one else {}))
         return dict(net.fit(x, y, 2, 2, verbose=False))
 
     history = run.do(act)
@@ -842,8 +845,8 @@ LOOKING = {"told", "predicted", "copied", "outlived", "within a budget", "recomp
 """Actions that call layers of one net more often."""
 
 
-def drawn(draw, most=5, fewest=1):
-    """Draw a plan of so many actions by ``draw``, a generator of Python's."""
+def drawn(draw, most=5, fewest=1, of=None):
+    """Draw a plan of so many actions ``of`` those given by ``draw``, a generator of Python's."""
     values = draw.choice(sorted(SHAPES))
     near = (*WEIGHTED[values], *(OF_STEPS if values == "texts" else (*EVERYWHERE, *JOINS)))
 
@@ -853,7 +856,7 @@ def drawn(draw, most=5, fewest=1):
         return Node(kind, draw.randrange(4), draw.randrange(4))
 
     def action():
-        return Action(draw.choice(sorted(ACTIONS)), draw.randrange(20), draw.randint(1, 3))
+        return Action(draw.choice(sorted(of or ACTIONS)), draw.randrange(20), draw.randint(1, 3))
 
     optimizer = draw.choice(sorted(OPTIMIZERS))
     if draw.random() < 0.3:

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from singanet.offload import offloaded as offloading
 from singanet.offload.offloaded import OffloadExecutor
 from singanet.optimizer import ClipByGlobalNorm, MixedPrecision
-from singanet.optimizer.chain import with_reduction
 from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
-from singanet.testing import communicators, strict_device
+from singanet.testing import strict_device
 from tests.pairs.training import taking_measures
 
+from . import many_plans
 from .conftest import KERNELS
 from .drawn_nets import (
     EVERYWHERE,
@@ -38,6 +37,7 @@ from .drawn_nets import (
     Plan,
 )
 from .plans import ACTIONS, HOW, LEVELS, OF_STEPS, VARIANTS, Run, plans
+from .ranked_plans import drawn_setting, on_ranks
 
 # -- each part and each action --------------------------------------------------------------
 
@@ -236,23 +236,6 @@ class Budget(Run):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-REDUCERS = {
-    "all-reduce": AllReduce, "window": partial(AllReduce, window=1),
-    "half": partial(AllReduce, dtype="float16"), "sparse": partial(SparseAllReduce, ratio=0.3),
-    "local": partial(LocalSGD, every=2), "partial": partial(PartialUpdate, partitions=2),
-}  # fmt: skip
-
-
-class Ranked(Run):
-    """The twins of one rank, whose data are its own."""
-
-    def __init__(self, plan, reducer, comm):
-        super().__init__(plan)
-        reduced = partial(with_reduction, reduce=lambda rule: REDUCERS[reducer](rule, comm))
-        self.optimizers = tuple(map(reduced, self.optimizers))
-        self.data.rng = np.random.default_rng(comm.rank)
-
-
 def in_folder(kind):
     def run(drawn):
         # All but the smallest parameters go to the folder.
@@ -262,24 +245,12 @@ def in_folder(kind):
     return run
 
 
-def on_ranks(drawn):
-    plan, reducer, size = drawn
-
-    def one(comm):
-        with np.errstate(all="ignore"):
-            Ranked(replace(plan, actions=()), reducer, comm).run()
-
-    with communicators(size) as comms:
-        comms.run(one)
-
-
-RANKED = st.tuples(plans(), st.sampled_from(sorted(REDUCERS)), st.integers(2, 3))
 KINDS = {
     # What is drawn, how it is run, and how many examples there are for one of the profile's.
-    "in memory": (plans(), lambda plan: Run(plan).run(), 2.2),
-    "on a device": (plans(), lambda plan: There(plan).run(), 1.4),
+    "in memory": (plans(), lambda plan: Run(plan).run(), 1.8),
+    "on a device": (plans(), lambda plan: There(plan).run(), 0.8),
     "from a folder, or in float16": (ways(), in_folder(Way), 1.4),
-    "on ranks": (RANKED, on_ranks, 0.5),
+    "on ranks": (st.randoms(use_true_random=False).map(drawn_setting), on_ranks, 0.5),
     "within a budget": (budgets(), in_folder(Budget), 0),
 }
 
@@ -304,3 +275,9 @@ def test_nets_drawn_by_chance_train_as_by_the_layers(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_nets_drawn_by_chance_train_as_by_the_layers(kind):
     runs(*KINDS[kind][:2], 4000)
+
+
+@pytest.mark.parametrize("more", [(), ("--ranks",)])
+def test_the_command_carries_out_plans(more, capsys):
+    assert not many_plans.main(["--count", "1", "--seed", "3", "--actions", "2", *more])
+    assert "1 plans, 0 of them no net, 0 failed" in capsys.readouterr().out
