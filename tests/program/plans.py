@@ -27,6 +27,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.ops import ops_for
 from singanet.ops.threads import cores, default_threads, set_threads
+from singanet.optimizer import BlockCoordinate
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.callbacks import EMA, StopOnNaN
 from tests.layer_catalogue import CATALOGUE
@@ -418,6 +419,9 @@ def broken(out, y):
 @action(5)
 def refused_step(run, action):
     """It changes no parameter, and the next step works."""
+    if any(type(stage) is BlockCoordinate for stage in UpdateChain(run.optimizers[0]).stages):
+        # A recording of the first step of a block drops the other blocks' state, as the step does.
+        return
     x, y = run.data.batch()
     indices = run.plan.values in ("words", "texts")
     bad = each(lambda a: np.full_like(a, 99) if indices and a.dtype.kind == "i" else a[:, :1], x)

@@ -40,7 +40,7 @@ REDUCERS = {
 }
 TOGETHER = (
     "draws", "freeze", "generator", "learning rate", "no metric", "on layer", "optimizer setting",
-    "other batch", "other length", "other loss", "predict", "recomputed", "register", "reload",
+    "other batch", "other length", "other loss", "predict", "register", "reload",
     "threads", "trainable", "unfreeze", "weights",
 )  # fmt: skip
 """Actions that all ranks can carry out at once."""
