@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.optimizer.chain import with_reduction
 from singanet.parallel import (
     AllReduce,
@@ -40,7 +41,7 @@ REDUCERS = {
 }
 TOGETHER = (
     "draws", "freeze", "generator", "learning rate", "no metric", "on layer", "optimizer setting",
-    "other batch", "other length", "other loss", "predict", "register", "reload",
+    "other batch", "other length", "predict", "register", "reload",
     "threads", "trainable", "unfreeze", "weights",
 )  # fmt: skip
 """Actions that all ranks can carry out at once."""
@@ -65,6 +66,10 @@ class Ranked(Run):
         reduced = partial(with_reduction, reduce=lambda rule: REDUCERS[setting.reducer](rule, comm))
         self.optimizers = tuple(map(reduced, self.optimizers))
         self.data.rng = np.random.default_rng(comm.rank)
+
+    def refusal(self, error):
+        """Whichever rank fails first, the others hear of it."""
+        return "refused", SingaNetError, ""
 
 
 def on_ranks(setting):

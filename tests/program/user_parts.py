@@ -65,6 +65,9 @@ class PureTwice(SGD):
 
 
 def twice(grad):
+    if grad is None:
+        # Another rank has it.
+        return None
     return type(grad)(grad[0], 2 * grad[1]) if isinstance(grad, tuple) else 2 * grad
 
 
