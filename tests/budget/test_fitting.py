@@ -442,8 +442,10 @@ def test_a_plan_is_of_the_choices_of_kernels_that_the_net_runs_with(tmp_path):
         assert peak == again
         # With labels the loss has its own arrays in it.
         assert abs(planned - recorded) <= 0.01 * recorded
-    # The first one also has in memory what it measures and compiles with.
-    assert told[1] == told[2]
+    # The first one also has in memory what it measures and compiles with. Pages of the kernels'
+    # libraries are counted, of which there may be one more.
+    assert told[1][3:] == told[2][3:]
+    np.testing.assert_allclose(told[1][:3], told[2][:3], rtol=0.01)
 
 
 @pytest.mark.slow
