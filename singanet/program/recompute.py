@@ -552,7 +552,7 @@ class Choice:
         return found
 
     def _calls_again(self, traced: RecordedUnits, way: UnitWay) -> int:
-        runs = again_before(way.ops).values()
+        runs = again_before(way.ops()).values()
         kernels = (at for units in runs for unit in units for at in traced.kernels[unit])
         return sum(self._kept.calls[at].parts for at in kernels)
 

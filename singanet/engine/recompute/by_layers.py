@@ -212,7 +212,7 @@ def order_at(level: Level, plans: Plans) -> list[UnitOp]:
         return by_blocks(units)
     if level == "sqrt":
         return plans.segments()
-    return plans.ways[-1].ops if level == "optimal" else plans.quickest(level).ops
+    return (plans.ways[-1] if level == "optimal" else plans.quickest(level)).ops()
 
 
 _ADDS_A_BYTE = 2

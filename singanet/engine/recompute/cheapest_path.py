@@ -190,7 +190,8 @@ class Schedules:
         for number, (cost, start, rest) in enumerate(self._ways(first, last)):
             if start <= room:
                 time = cost + (0.0 if rest is None else float(rest[room - start]))
-                found = min(found, (time, number, None), key=lambda way: way[0])
+                if time < found[0]:
+                    found = time, number, None
         for split in range(first + 1, last + 1):
             if self._swept[split - first][first] + self._gradient(last) <= room:
                 time = float(
@@ -199,7 +200,8 @@ class Schedules:
                     + self._after[length - (split - first)][split, room]
                     + self._least[split - first - 1][first, room]
                 )
-                found = min(found, (time, 0, split), key=lambda way: way[0])
+                if time < found[0]:
+                    found = time, 0, split
         return found[1], found[2]
 
 

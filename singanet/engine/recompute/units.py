@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedules
-from singanet.engine.timeline import Lifetimes
+from singanet.engine.timeline import Ints, Lifetimes
 
 _MANY_UNITS = 12
 """The maximum number of units in a stage with every choice tried; larger stages are divided if
@@ -79,9 +79,9 @@ class Units:
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
 
-        # The step of `lowered`, if it was computed.
-        self.lowered: list[UnitOp] | None = None
-        # The number and bytes of the values that pass each unit to it or later ones.
+        # The steps of `lowerings` without long units, if they were asked for.
+        self.lowerings: list[UnitWay] = []
+        # How many values, and how many bytes, go on from before each unit to it or later ones.
         self.crossing = self._crossing()
 
     def _crossing(self) -> list[tuple[int, int]]:
@@ -200,43 +200,166 @@ def forced(units: Units) -> set[int]:
     return {k for k, unit in enumerate(units.units) if unit.forced}
 
 
+class DroppedUnits:
+    """Units that run again when what they make is wanted, and the bytes that this takes.
+
+    More of them may be dropped, for a time that grows with what changes.
+    """
+
+    def __init__(self, units: Units, dropped: Iterable[int]) -> None:
+        self.units = units
+        count = range(len(units))
+        # Before the backward of which unit each runs again, or -1.
+        self.before = [-1] * len(units)
+        self._dropped: set[int] = set()
+        self._wanted = [-1] * len(units)
+        self._makers: list[list[int]] = [[] for _ in count]
+        self._readers: list[list[int]] = [[] for _ in count]
+        for at, unit in enumerate(units.units):
+            for value in unit.wants - units.pinned:
+                if value in units.maker:
+                    self._wanted[units.maker[value]] = at
+            for value in unit.reads - units.pinned:
+                if value in units.maker:
+                    self._makers[at].append(units.maker[value])
+                    self._readers[units.maker[value]].append(at)
+        each = units.units
+        self._reads = _pairs(unit.reads for unit in each)
+        self._wants = _pairs(unit.wants for unit in each)
+        self._makes = _pairs(unit.makes for unit in each)
+        self._remakes = _pairs(unit.makes - units.pinned for unit in each)
+        self._sizes = np.array(units.sizes, np.int64)
+        self._own = np.array([(u.forward_bytes, u.backward_bytes) for u in each], np.int64)
+        self.drop(dropped)
+
+    def drop(self, some: Iterable[int]) -> Callable[[], None]:
+        """Drop ``some`` more units. Return a function that takes it back, if it is called next."""
+        before, some = self.before, list(some)
+        was: dict[int, int] = {}
+        self._dropped.update(some)
+        todo = [(k, max([self._wanted[k], *(before[m] for m in self._readers[k])])) for k in some]
+        while todo:
+            k, at = todo.pop()
+            if k in self._dropped and at > before[k]:
+                was.setdefault(k, before[k])
+                before[k] = at
+                # What it reads is wanted then.
+                todo += [(maker, at) for maker in self._makers[k]]
+
+        def restore() -> None:
+            self._dropped.difference_update(some)
+            for k, at in was.items():
+                before[k] = at
+
+        return restore
+
+    def live(self) -> Ints:
+        """The bytes that are needed at each moment of the step, as by `Units.live`."""
+        count, before = len(self.units), np.array(self.before, np.int64)
+        forward = np.arange(count)
+        # Each backward, and each run before it, in the order of units.
+        again = (before >= 0).nonzero()[0]
+        again = again[np.argsort(-before[again], kind="stable")]
+        ran = np.full(count, -1)
+        ran[again] = count + np.arange(len(again)) + count - 1 - before[again]
+        until = np.cumsum(np.bincount(before[again], minlength=count)[::-1])[::-1]
+        backward = count + until + count - 1 - forward
+        moments = 2 * count + len(again)
+        # What is read at a moment comes before what is made then.
+        events = np.sort(
+            np.concatenate(
+                [
+                    2 * (value * moments + moment[unit]) + made
+                    for (value, unit), moment, made in (
+                        (self._makes, forward, 1),
+                        (self._remakes, ran, 1),
+                        (self._reads, forward, 0),
+                        (self._reads, ran, 0),
+                        (self._wants, backward, 0),
+                    )
+                    for value, unit in [(value[moment[unit] >= 0], unit[moment[unit] >= 0])]
+                ]
+            )
+        )
+        values, moment = np.divmod(events >> 1, moments)
+        # A value lives from where it is made to where nothing more is read of that.
+        makes = (events & 1).astype(bool)
+        starts = (makes | np.diff(values, prepend=-1).astype(bool)).nonzero()[0]
+        ends = np.append(starts[1:], len(events)) - 1
+        ends, starts = ends[makes[starts]], starts[makes[starts]]
+        live = Lifetimes(moment[starts], moment[ends], self._sizes[values[starts]]).live(moments)
+        live[forward] += self._own[:, 0]
+        live[ran[again]] += self._own[again, 0]
+        live[backward] += self._own[:, 1]
+        return live
+
+    def way(self, nbytes: int) -> UnitWay:
+        """The step, which takes ``nbytes`` bytes."""
+        before, every = [*self.before], range(len(self.units))
+        again = sorted((k for k in every if before[k] >= 0), key=lambda k: -before[k])
+        time = sum(self.units.units[k].time for k in (*every, *again))
+
+        def ops() -> list[UnitOp]:
+            runs: dict[int, list[UnitOp]] = {}
+            for k in again:
+                runs.setdefault(before[k], []).append(UnitOp("forward", k))
+            made = [UnitOp("forward", k) for k in every]
+            for k in reversed(every):
+                made += [*runs.get(k, ()), UnitOp("backward", k)]
+            return made
+
+        return UnitWay(nbytes, time, ops)
+
+
+def _pairs(of_units: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
+    """The values ``of_units``, and the unit of each."""
+    found = [(value, at) for at, values in enumerate(of_units) for value in values]
+    values, units = np.array(found, np.int64).reshape(-1, 2).T
+    return values, units
+
+
 def lowered(units: Units) -> list[UnitOp]:
     """The step of the last of `lowerings`, which takes the fewest bytes, without long units."""
-    if units.lowered is None:
-        *_, (units.lowered, _) = lowerings(units)
-    return units.lowered
+    return _quick_lowerings(units)[-1].ops()
 
 
-def lowerings(units: Units, dear: bool = False) -> Iterator[tuple[list[UnitOp], int]]:
-    """Yield steps and their bytes, with one more unit that runs again each time.
+def _quick_lowerings(units: Units) -> list[UnitWay]:
+    units.lowerings = units.lowerings or lowerings(units, dear=False)
+    return units.lowerings
+
+
+def lowerings(units: Units, dear: bool) -> list[UnitWay]:
+    """Steps in which one more unit runs again after the other.
 
     No step needs more bytes than the previous one. Units with the most bytes for their time are
     tried first, long ones only if ``dear``. A unit runs again if that frees more than its inputs'
     longer lives add: the rule of MXNet's mirroring, by liveness instead of counts.
     """
     wanted = {value for unit in units.units for value in unit.wants}
-    dropped = forced(units)
+    first = forced(units)
     may = [k for k, unit in enumerate(units.units) if unit.again and (dear or not unit.dear)]
-    # Values that no backward reads are computed again rather than saved for units that run again.
-    dropped.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
-    ops = dropped_alone(units, dropped)
-    live = units.live(ops)
-    yield ops, max(live, default=0)
+    # What no backward wants is made again rather than kept for what runs again.
+    first.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
+    dropped = DroppedUnits(units, first)
+    live = dropped.live()
+    most = int(live.max(initial=0))
+    found = [dropped.way(most)]
     nbytes = {k: units.bytes_of(units.units[k].makes - units.pinned) for k in may}
-    may = [k for k in may if k not in dropped and nbytes[k]]
+    may = [k for k in may if k not in first and nbytes[k]]
     may.sort(key=lambda k: -nbytes[k] / (units.units[k].time or 1))
     # Many small ones are tried together, so that long chains take seconds.
-    may = [k for k in may if nbytes[k] * _LEAST > max(live)]
+    may = [k for k in may if nbytes[k] * _LEAST > most]
     together = -(-len(may) // _ATTEMPTS)
-    for first in range(0, len(may), together or 1):
-        some = may[first : first + together]
-        tried = dropped_alone(units, {*dropped, *some})
-        now = units.live(tried)
-        # If the peak is elsewhere, the mean over time decides.
-        if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
-            dropped.update(some)
-            live = now
-            yield tried, max(live)
+    for start in range(0, len(may), together or 1):
+        restore = dropped.drop(may[start : start + together])
+        now = dropped.live()
+        # Where most is needed elsewhere, what waits at other times tells.
+        if now.max() <= most and int(now.sum()) / len(now) < int(live.sum()) / len(live):
+            live, most = now, int(now.max())
+            found.append(dropped.way(most))
+        else:
+            restore()
+    return found
 
 
 class UnitWay(NamedTuple):
@@ -244,7 +367,7 @@ class UnitWay(NamedTuple):
 
     nbytes: int
     time: float
-    ops: list[UnitOp]
+    ops: Callable[[], list[UnitOp]]
 
 
 class Plans:
@@ -253,8 +376,6 @@ class Plans:
     def __init__(self, units: Units, *others: list[UnitOp]) -> None:
         self.units = units
         self._others = others
-        # Each object once, since there are many ways.
-        self._known: dict[UnitOp, UnitOp] = {}
 
     @cached_property
     def ways(self) -> list[UnitWay]:
@@ -267,8 +388,9 @@ class Plans:
         units = self.units
         kept = dropped_alone(units, forced(units))
         found = [self._way(ops) for ops in (kept, *self._others)]
-        for dear in (False, True):
-            found += [self._way(*step) for step in lowerings(units, dear)]
+        found += _quick_lowerings(units)
+        if any(unit.dear for unit in units.units):
+            found += lowerings(units, dear=True)
         may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
         if len(may) <= _CHOICES:
             must = forced(units)
@@ -286,10 +408,8 @@ class Plans:
                 best.append(way)
         return best
 
-    def _way(self, ops: list[UnitOp], nbytes: int | None = None) -> UnitWay:
-        ops = [self._known.setdefault(op, op) for op in ops]
-        most = self.units.peak(ops) if nbytes is None else nbytes
-        return UnitWay(most, self.units.time(ops), ops)
+    def _way(self, ops: list[UnitOp]) -> UnitWay:
+        return UnitWay(self.units.peak(ops), self.units.time(ops), lambda: ops)
 
     def quickest(self, goal: int) -> UnitWay:
         """The way of least time within ``goal`` bytes, or the way of fewest bytes."""

@@ -8,6 +8,7 @@ import pytest
 
 from singanet.engine.recompute.by_layers import Decisions, decisions
 from singanet.engine.recompute.units import (
+    DroppedUnits,
     Plans,
     Unit,
     UnitOp,
@@ -115,7 +116,7 @@ def test_within_a_twentieth_of_the_best_order_of_small_graphs(make):
         units = make(seed)
         whole = units.peak(units.kept())
         for room in range(whole // 2, whole + 1, max(whole // 8, 1)):
-            ops = Plans(units).quickest(room).ops
+            ops = Plans(units).quickest(room).ops()
             if units.peak(ops) <= room:
                 exact = shortest(units, room)
                 assert units.time(ops) >= exact
@@ -192,6 +193,25 @@ def test_draws_are_made_once_and_stay():
     assert again_before(ops) == {2: [1]}
     # What was fed, the mask, and the outputs of both; the mask counts once.
     assert max(units.live(ops)) == 16
+
+
+@pytest.mark.parametrize("make", [chain, residual, at_random])
+def test_more_units_are_dropped_as_if_all_were_at_once(make):
+    for seed in range(20):
+        units = make(1 + seed % 6, seed)
+        draw = random.Random(seed)
+        dropped = {k for k, unit in enumerate(units.units) if unit.forced}
+        made = DroppedUnits(units, dropped)
+        may = [k for k, unit in enumerate(units.units) if unit.again]
+        for k in draw.sample(may, len(may)):
+            restore = made.drop([k])
+            ops = dropped_alone(units, {*dropped, k})
+            assert made.live().tolist() == units.live(ops)
+            assert (made.way(0).ops(), made.way(0).time) == (ops, units.time(ops))
+            if draw.random() < 0.5:
+                restore()
+            else:
+                dropped.add(k)
 
 
 def test_decisions_tell_bytes_released_and_added():
