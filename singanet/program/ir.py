@@ -128,7 +128,11 @@ class Call:
 def refs_of(call: Call) -> list[Ref]:
     """The places that the call's arguments name."""
     found: list[Ref] = []
-    map_leaves((call.arguments, call.keywords), Ref, found.append)
+    for value in (*call.arguments, *call.keywords.values()):
+        if type(value) is Ref:
+            found.append(value)
+        elif isinstance(value, (tuple, list, dict)):
+            map_leaves(value, Ref, found.append)
     return found
 
 

@@ -221,7 +221,11 @@ class RecordedRule:
         self._ours = is_library(type(rule))
         self._by_element = getattr(type(rule), "_sweep", None) is ElementWise._sweep
         # A user's stage may read a layer's parameters after their update.
-        self._joins = self._by_element and all(is_library(type(stage)) for stage in stages)
+        self._joins = (
+            self._by_element
+            and not has_own_schedules(rule)
+            and all(is_library(type(stage)) for stage in stages)
+        )
         self._tried: set[tuple[Any, ...]] = set()
         self._waiting: list[PendingUpdate] = []
         self._room = 0
@@ -258,28 +262,31 @@ class RecordedRule:
     def saved(self) -> Callable[[], None]:
         """Return a function that deletes all that is recorded from now on."""
         tape = self.tape
-        calls, scalars = len(tape.calls), len(tape.scalars)
-        waiting, moves = [*self._waiting], dict(tape.moves)
+        calls, waiting = len(tape.calls), [*self._waiting]
+        added: list[tuple[dict[Any, Any], int]] = [
+            (each, len(each)) for each in (tape.scalars, tape.moves)
+        ]
         sizes: list[tuple[list[Any], int]] = [
             (each, len(each)) for each in (self.numbers, self.members)
         ]
 
         def restore() -> None:
             tape.delete_from(calls)
-            for scalar in [*tape.scalars][scalars:]:
-                del tape.scalars[scalar]
+            for entries, size in added:
+                while len(entries) > size:
+                    entries.popitem()
             for each, size in sizes:
                 del each[size:]
-            self._waiting, tape.moves = waiting, moves
+            self._waiting = waiting
 
         return restore
 
     def _pending(self, name: str, value: Any, grad: Any, scale: Any) -> PendingUpdate:
         """Return the update of the parameter, with its state. Raises `NotRecordableError`."""
-        state, array = self.rule.state(name), self.tape.array(value)
-        if is_sparse(grad) and source_of(grad) is None:
+        state, array, sparse = self.rule.state(name), self.tape.array(value), is_sparse(grad)
+        if sparse and source_of(grad) is None:
             raise NotRecordableError("rows of a table")
-        if is_sparse(grad) and type(self.rule).update is not Optimizer.update:
+        if sparse and type(self.rule).update is not Optimizer.update:
             raise NotRecordableError("its optimizer looks at rows before")
         for part in (state.constraint, state.regularizer):
             if part is not None and not is_own(part):
@@ -287,7 +294,7 @@ class RecordedRule:
             if part is not None:
                 self.guard.part(part)
         # Only a replay knows the rows.
-        none = RowSparse(*(part[:0] for part in grad)) if is_sparse(grad) else grad
+        none = RowSparse(*(part[:0] for part in grad)) if sparse else grad
         try:
             check_fit("", name, array, none, state.shape)
         except SingaNetError as error:
@@ -301,7 +308,7 @@ class RecordedRule:
             scale = scale.astype(array.dtype)
         place, layer = place_of(array), self.tape.layer
         update = PendingUpdate(layer, state, array, grad, scale, place, self.summed)
-        if not is_sparse(grad):
+        if not sparse and not self._ours:
             self._try_out(update)
         return update
 
@@ -312,7 +319,7 @@ class RecordedRule:
         """
         tape, state, value, scale = self.tape, update.state, update.value, 1 / 3
         of_array = hasattr(update.scale, "strides")
-        if self._ours or (value.shape, value.dtype, of_array) in self._tried:
+        if (value.shape, value.dtype, of_array) in self._tried:
             return
         restore, mark, rule = self.saved(), len(tape.calls), _copy_of(self.rule)
         numbers = Numbers(self.rule, [state])
@@ -341,7 +348,8 @@ class RecordedRule:
         state, value, grad, tape = update.state, update.value, update.grad, self.tape
         if update.place is None or not self._joins or state.name in self.held:
             return False
-        if state.constraint is not None or has_own_schedules(self.rule, state.regularizer):
+        penalty = getattr(state.regularizer, "coefficient", None)
+        if state.constraint is not None or is_own_schedule(penalty):
             return False
         if not getattr(value.flags, "writeable", True) or grad.dtype != value.dtype:
             return False
@@ -393,7 +401,7 @@ class RecordedRule:
                     if rows is not None:
                         # As one sweep all parts would be loaded together.
                         tape.add(_nothing, (), {}, (), "hidden", name="part").barrier = True
-            numbers.scalars = [*islice(tape.scalars, known, None)]
+            numbers.scalars = [*islice(reversed(tape.scalars), len(tape.scalars) - known)][::-1]
         # An interrupted step needs the gradients that waited, and all if no stage changed them.
         asked = not self.summed and (waited or not self.staged)
         self._add(numbers, [(each, tape.ref(each.grad) if asked else None) for each in run])

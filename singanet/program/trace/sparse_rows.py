@@ -233,7 +233,9 @@ class NarrowParameters:
                 storage.settle(self._net.rng)
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
-        """Count the float32 copies of an update, in addition to the recorded arrays."""
+        """Count the arrays that an update lends, beside all that is recorded."""
+        if not self.by_name:
+            return
         found = [self.by_name[name] for name in names if name in self]
         sizes = [4 * storage.matrix.size for storage in found]
         rounding = [storage.rounding_bytes for storage in found]

@@ -383,6 +383,8 @@ class _WithPython(Wrapper):
 
 def _copied(value: Any) -> Any:
     """Return ``value`` with copies of its dicts and lists, which may have an entry a parameter."""
+    if {dict, list}.isdisjoint(map(type, value.values() if type(value) is dict else value)):
+        return value.copy()
     if type(value) is dict:
         return {k: _copied(v) if type(v) in (dict, list) else v for k, v in value.items()}
     return [_copied(v) if type(v) in (dict, list) else v for v in value]
