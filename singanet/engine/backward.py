@@ -299,7 +299,7 @@ def base_of(array: Any) -> Any:
     """The array whose memory ``array`` is a view of; None if it has memory of its own."""
     base = getattr(array, "base", None)
     # An array's interface is made anew when asked for; strided views have another base.
-    if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
+    if base is None or isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
         return base
     return base if hasattr(type(base), "__cuda_array_interface__") else None
 

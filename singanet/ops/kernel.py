@@ -89,7 +89,7 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
     @wraps(function)
     def run(ops: Any, *given: Any, **named: Any) -> Any:
         # The common case first: a small step without a program calls some ten kernels.
-        if given and type(given[0]) is np.ndarray and given[0].dtype is _FLOAT32:
+        if given and getattr(given[0], "dtype", None) is _FLOAT32:
             return function(ops, *given, **named)
         if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)

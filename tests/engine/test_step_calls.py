@@ -57,6 +57,12 @@ def test_a_step_is_followed_in_few_calls(recorded, most):
     assert 20 < own_calls(lambda: net.step(X, Y, rule)) <= most
 
 
+def test_a_step_is_recorded_in_few_calls():
+    net, rule = small_net(), SGD(0.1)
+    net.step(X, Y, rule)
+    assert 500 < own_calls(lambda: net.record(X, Y, rule)) <= 3110
+
+
 def test_a_named_program_costs_a_few_calls_more():
     x, y = Input("x", (16,)), Input("y", (), dtype="int64")
     cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -188,11 +189,12 @@ class AbstractArray(NDArrayOperatorsMixin):
 
     @property
     def ref(self) -> Ref:
-        """The place of this array, for calls."""
-        if self._ref is None:
-            place = self.region.number, self.offset, self.shape, self.strides, self.dtype
-            self._ref = Ref(*place)
-        return self._ref
+        """The place of this array; `Tape.ref` is for calls."""
+        if self._ref is not None:
+            return self._ref
+        place = self.region.number, self.offset, self.shape, self.strides, self.dtype
+        # Half the time of a call of the class.
+        return tuple.__new__(Ref, place)
 
     @property
     def ndim(self) -> int:
@@ -306,7 +308,7 @@ class AbstractArray(NDArrayOperatorsMixin):
         """As `numpy.broadcast_to`."""
         wanted = tuple(shape)
         added = len(wanted) - self.ndim
-        if added < 0 or broadcast([self.shape, wanted]) != wanted:
+        if added < 0 or broadcast((self.shape, wanted)) != wanted:
             raise ValueError(f"an array of shape {self.shape} is not broadcast to {wanted}")
         pairs = zip(self.shape, self.strides, wanted[added:], strict=True)
         steps = [0 if have == 1 and want != 1 else step for have, step, want in pairs]
@@ -338,7 +340,7 @@ class AbstractArray(NDArrayOperatorsMixin):
             # An operation in place has filled the part.
             return
         if hasattr(value, "shape") and value.shape != part.shape:
-            broadcast([part.shape, value.shape[max(0, len(value.shape) - part.ndim) :]])
+            broadcast((part.shape, value.shape[max(0, len(value.shape) - part.ndim) :]))
         tape.add(np.copyto, (value,), {"casting": "unsafe"}, (part,), "first")
 
     # -- copies -----------------------------------------------------------------------------
@@ -437,7 +439,7 @@ for _name in _LOOKS.split():
 
 def recording() -> Any:
     """The running tape. Raises `NotRecordableError` for an array that outlived its recording."""
-    tape = current_tape()
+    tape = getattr(_active, "tape", None)
     if tape is None:
         raise NotRecordableError("an array of a recording that has ended")
     return tape
@@ -498,7 +500,10 @@ def _expect_no_mask(index: Any) -> None:
 
 def _operands(tape: CallWriter, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """``inputs`` with arrays in the place of numbers that change from step to step."""
-    if not any(isinstance(value, ChangingNumber) for value in inputs):
+    for value in inputs:
+        if isinstance(value, ChangingNumber):
+            break
+    else:
         return tuple(inputs)
     types = [value.dtype for value in inputs if _is_array(value)]
     if not types or types[0].kind != "f":
@@ -512,6 +517,9 @@ def _operands(tape: CallWriter, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(given)
 
 
+_is_none = partial(operator.is_, None)
+
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "strides") and not isinstance(value, np.generic)
 
@@ -519,10 +527,12 @@ def _is_array(value: Any) -> bool:
 def _form(value: Any) -> Any:
     """The form of an operand for `element_wise`, or the type of a number."""
     kind = type(value)
-    if kind is AbstractArray or kind is np.ndarray or _is_array(value):
+    if kind is AbstractArray or kind is np.ndarray:
         return value.shape, value.strides, value.dtype
     if kind in (int, float, complex):
         return kind
+    if _is_array(value):
+        return value.shape, value.strides, value.dtype
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
@@ -538,12 +548,12 @@ def record_ufunc(
         tape.add(ufunc.at, operands[1:], keywords, operands[:1], "first", changes=True)
         return None
     calls = method == "__call__"
-    several = calls and ufunc.nout > 1
+    by_element = calls and ufunc.signature is None
     results: Sequence[Any] = outs
-    if not outs or any(out is None for out in outs):
+    if not outs or any(map(_is_none, outs)):
         made = _made_by(tape, ufunc, method, operands, keywords)
-        results = [made if out is None else out for made, out in zip_longest(made, outs)]
-    elif calls and ufunc.signature is None:
+        results = [m if o is None else o for m, o in zip_longest(made, outs)] if outs else made
+    elif by_element:
         _expect_broadcast(operands, results)
     tape.add(
         ufunc if calls else getattr(ufunc, method),
@@ -551,23 +561,19 @@ def record_ufunc(
         keywords,
         results,
         changes=outs != () and "where" in keywords,
-        elementwise=calls and ufunc.signature is None,
+        elementwise=by_element,
         name=ufunc.__name__ if calls else f"{ufunc.__name__}.{method}",
     )
-    return tuple(results) if several else results[0]
+    return tuple(results) if calls and ufunc.nout > 1 else results[0]
 
 
 def _expect_broadcast(operands: Sequence[Any], outs: Sequence[Any]) -> None:
     """Refuse, as NumPy does, operands that do not broadcast to the outputs."""
     for out in outs:
-        shape = out.shape
         for value in operands:
-            if (
-                _is_array(value)
-                and value.shape != shape
-                and broadcast([value.shape, shape]) != shape
-            ):
-                raise ValueError(f"an operand of shape {value.shape} is not broadcast to {shape}")
+            own = getattr(value, "shape", ())
+            if own and own != out.shape and broadcast((own, out.shape)) != out.shape:
+                raise ValueError(f"an operand of shape {own} is not broadcast to {out.shape}")
 
 
 def _made_by(
@@ -578,21 +584,24 @@ def _made_by(
     keywords: Mapping[str, Any],
 ) -> Sequence[AbstractArray]:
     """The new arrays that a universal function fills."""
-    arrays = [value for value in operands if _is_array(value)]
-    simple = keywords.keys() <= {"dtype", "casting"}
+    simple = not keywords or keywords.keys() <= {"dtype", "casting"}
+    if method == "__call__" and simple and ufunc.signature is None:
+        shape, order, kinds = element_wise(ufunc, keywords.get("dtype"), *map(_form, operands))
+        return [tape.new(shape, kind, order) for kind in kinds]
     if method == "reduce" and keywords.get("where", True) is True and _is_array(operands[0]):
         array, *rest = operands
         named = {**dict(zip(("axis", "dtype", "out", "keepdims"), rest, strict=False)), **keywords}
         kind = reduced_type(ufunc, array.dtype, named.get("dtype"))
         return [_reduced(tape, array, named.get("axis", 0), named.get("keepdims", False), kind)]
-    if method == "__call__" and simple and ufunc.signature is None:
-        shape, order, kinds = element_wise(ufunc, keywords.get("dtype"), *map(_form, operands))
-        return [tape.new(shape, kind, order) for kind in kinds]
     if method == "__call__" and simple and ufunc is np.matmul:
-        a, b = arrays
-        if min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]:
+        a, b = operands
+        axes = {len(a.shape), len(b.shape)}
+        if 0 not in axes and a.shape[-1] == b.shape[-2:][0]:
             (kind,) = result_types(ufunc, a.dtype, b.dtype)
-            return [_product(tape, a, b, kind)]
+            if 1 not in axes:
+                return [_product(tape, a, b, kind)]
+            if axes == {1, 2}:
+                return [tape.new((*a.shape[:-1], *b.shape[1:]), kind)]
     ones = map_leaves((tuple(operands), dict(keywords)), AbstractArray, _ones)
     found = getattr(ufunc, method)(*ones[0], **ones[1])
     return [*map(tape.like, map(np.asarray, found if isinstance(found, tuple) else (found,)))]
@@ -623,7 +632,7 @@ def _reduced(tape: CallWriter, array: Any, axis: Any, keepdims: bool, dtype: Any
 
 def _product(tape: CallWriter, a: Any, b: Any, dtype: Any) -> AbstractArray:
     """The result of ``a @ b`` for arrays of at least two axes; matrices are in C order."""
-    batch = broadcast([a.shape[:-2], b.shape[:-2]])
+    batch = broadcast((a.shape[:-2], b.shape[:-2]))
     axes = len(batch)
     order = (
         *order_of_operands(tuple([(v.shape[:-2], v.strides[:-2]) for v in (a, b)]), axes),

@@ -233,7 +233,7 @@ class NarrowParameters:
                 storage.settle(self._net.rng)
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
-        """Count the arrays that an update lends, beside all that is recorded."""
+        """Count the float32 copies of an update, in addition to the recorded arrays."""
         if not self.by_name:
             return
         found = [self.by_name[name] for name in names if name in self]

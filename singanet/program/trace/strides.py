@@ -42,8 +42,13 @@ def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
 
     The first byte is below 0 if strides are.
     """
-    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
-    return sum(step for step in steps if step < 0), sum(s for s in steps if s > 0) + itemsize
+    first = last = 0
+    for size, step in zip(shape, strides, strict=True):
+        if step < 0:
+            first += (size - 1) * step
+        else:
+            last += (size - 1) * step
+    return first, last + itemsize
 
 
 def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int]:
@@ -84,11 +89,11 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int
 
 def completed(shape: Shape, wanted: Sequence[int]) -> Shape:
     """Return ``wanted`` with −1 replaced by the size that gives as many elements as ``shape``."""
-    size, known = math.prod(shape), math.prod(n for n in wanted if n != -1)
-    unknown = sum(n == -1 for n in wanted)
-    if unknown == 1 and known and size % known == 0:
+    size, known = math.prod(shape), abs(math.prod(wanted))
+    unknown = wanted.count(-1)
+    if unknown == 1 and known and size % known == 0 and min(wanted) == -1:
         return tuple([size // known if n == -1 else n for n in wanted])
-    if unknown or known != size or any(n < 0 for n in wanted):
+    if unknown or known != size or min(wanted, default=0) < 0:
         raise ShapeError(
             "reshape",
             expected=f"a shape of {size} elements",
@@ -131,11 +136,9 @@ def reshaped(shape: Shape, strides: Shape, wanted: Shape, itemsize: int) -> Shap
     return tuple(made)
 
 
-def broadcast(shapes: Sequence[Shape]) -> Shape:
+@lru_cache(maxsize=4096)
+def broadcast(shapes: tuple[Shape, ...]) -> Shape:
     """Return the shape of an element-wise result. Errors: `ValueError` as NumPy's."""
-    first = shapes[0]
-    if all(shape == first for shape in shapes):
-        return first
     return np.broadcast_shapes(*shapes)
 
 
@@ -216,7 +219,7 @@ Form = tuple[Shape, Shape, np.dtype[Any]]
 @lru_cache(maxsize=4096)
 def element_wise_layout(forms: tuple[Form, ...]) -> tuple[Shape, tuple[int, ...] | None]:
     """Return shape and order of an element-wise result; the order is None for C order."""
-    shape = broadcast([form[0] for form in forms])
+    shape = broadcast(tuple([form[0] for form in forms]))
     if all(own == shape and is_packed(own, at, kind.itemsize) for own, at, kind in forms):
         return shape, None
     return shape, order_of_operands(tuple([form[:2] for form in forms]), len(shape))

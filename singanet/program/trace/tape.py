@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -41,6 +41,10 @@ class _Part(NamedTuple):
     start: int
     end: int
     region: ArrayRegion
+
+
+_TOKEN = itemgetter(0)
+"""Of a `Ref`."""
 
 
 @contextmanager
@@ -129,7 +133,8 @@ class Tape:
     ) -> AbstractArray:
         """Return a new array of planned memory; ``order`` lists its axes from the outermost."""
         made = self._entered(shape, dtype, order, Token(0, fill=fill))
-        self.note(made.nbytes, owner=made.region.number)
+        if self.log is not None:
+            self.note(made.nbytes, owner=made.region.number)
         return made
 
     def room(self, size: int) -> AbstractArray:
@@ -139,6 +144,8 @@ class Tape:
     def working(self, shape: Any, dtype: Any, written: Ranges | None = None) -> AbstractArray:
         """As `new`, of memory in which a kernel works, and which it leaves to the next."""
         made = self._entered(shape, dtype, None, Token(0, written=written))
+        if self.log is None:
+            return made
         more = ((0, made.nbytes),) if written is None else written
         if made.nbytes > self._workspace:
             self._workspace, self._worked = made.nbytes, more
@@ -176,11 +183,18 @@ class Tape:
         self, shape: Any, dtype: Any, order: tuple[int, ...] | None, token: Token
     ) -> AbstractArray:
         kind = np.dtype(dtype)
-        shape = (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
-        region = ArrayRegion(len(self.tokens), self)
+        if type(shape) is not tuple:
+            shape = (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        number, strides = len(self.tokens), packed(shape, kind.itemsize, order)
         self.tokens.append(token)
         token.nbytes = math.prod(shape) * kind.itemsize
-        return AbstractArray(region, 0, shape, packed(shape, kind.itemsize, order), kind)
+        planned = token.held is None and not token.poison
+        region = ArrayRegion(number, self if planned else None)
+        made = AbstractArray(region, 0, shape, strides, kind)
+        if planned:
+            # Most are filled at once.
+            made._ref = made.ref
+        return made
 
     def write(self, array: AbstractArray, ranges: Ranges) -> None:
         """Count these bytes of an array of `room` as written from now on."""
@@ -215,19 +229,19 @@ class Tape:
 
     def poisoned(self, array: Any, why: str) -> AbstractArray:
         """Return a place laid out as ``array`` that no kernel may read, and ``why``."""
-        made = self._entered(array.shape, array.dtype, None, Token(0, poison=why))
-        made.region = ArrayRegion(made.region.number)
-        return made
+        return self._entered(array.shape, array.dtype, None, Token(0, poison=why))
 
     # -- memory from outside ------------------------------------------------------------------
 
     def hold(self, array: Any, constant: bool = False, poison: str = "") -> AbstractArray:
         """Return the place of ``array``, whose memory is outside of the program."""
         found = self._placed.get(id(array))
-        if found is None:
-            found = self._placed[id(array)] = array, self._held(array, constant, poison)
-            self._arrays.setdefault(found[1].ref, array)
-        return found[1]
+        if found is not None:
+            return found[1]
+        place = self._held(array, constant, poison)
+        self._placed[id(array)] = array, place
+        self._arrays.setdefault(place.ref, array)
+        return place
 
     def array(self, place: Any) -> Array:
         """Return the array whose place is ``place``; an array from outside is itself.
@@ -251,9 +265,7 @@ class Tape:
         if found is None:
             strides = packed(shape, dtype.itemsize)
             token = Token(0, LoadedArray(store, name, shape, strides, dtype))
-            found = self._entered(shape, dtype, None, token)
-            found.region = ArrayRegion(found.region.number)
-            self._stored[name] = found
+            found = self._stored[name] = self._entered(shape, dtype, None, token)
         return found
 
     def live_of(self, array: Any) -> Callable[[], Array]:
@@ -282,56 +294,63 @@ class Tape:
             region = self._roots[id(root)] = ArrayRegion(len(self.tokens))
             self.tokens.append(Token(nbytes, root, constant, poison=poison))
         offset = 0
-        if array is not root and array.size:
+        if placed is not None and placed.bucket is root:
+            offset = placed.start * array.itemsize
+        elif array is not root and array.size:
             offset = address(array) - address(root)
         if placed is not None:
             parts = self._parts.setdefault(region.number, [])
-            if all(
-                part.start != offset for part in _overlapping(parts, offset, offset + array.nbytes)
-            ):
+            at = bisect_left(parts, (offset,))
+            if at == len(parts) or parts[at].start != offset:
                 own = ArrayRegion(len(self.tokens))
                 self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
-                insort(
-                    parts, _Part(offset, offset + array.nbytes, own), key=lambda part: part.start
-                )
+                parts.insert(at, _Part(offset, offset + array.nbytes, own))
         place = AbstractArray(region, offset, array.shape, array.strides, array.dtype)
         if region.number in self._parts:
-            parts = self._parts_in(place.ref)
-            if len(parts) == 1:
-                place.region, place.offset = parts[0].region, offset - parts[0].start
-                place._ref = None
+            within = self._parts_in(place.ref)
+            if len(within) == 1:
+                place.region, place.offset = within[0].region, offset - within[0].start
         return place
 
     def _parts_in(self, ref: Ref) -> list[_Part]:
         """The parameters in a bucket that the array at ``ref`` overlaps."""
         start, end = extent(ref.shape, ref.strides, ref.dtype.itemsize)
-        return _overlapping(self._parts[ref.token], ref.offset + start, ref.offset + end)
+        parts = self._parts[ref.token]
+        first = bisect_left(parts, (ref.offset + start,))
+        # The one before may end behind the first byte.
+        first -= first > 0 and parts[first - 1].end > ref.offset + start
+        return parts[first : bisect_left(parts, (ref.offset + end,))]
 
     def ref(self, array: Any) -> Ref:
         """Return ``array`` as a place in numbered memory; a new array is entered from outside."""
         own = array if type(array) is AbstractArray else self.place(array)
-        ref = own._ref or own.ref
-        if own.region.tape is not None:
-            # Planned memory, as of most arrays.
-            return ref
+        ref = own._ref
+        if ref is None:
+            ref = own.ref
+            if own.region.tape is None:
+                self._enter(ref)
+            own._ref = ref
+        return ref
+
+    def _enter(self, ref: Ref) -> None:
+        """Take the array at ``ref`` in from outside. Raises `NotRecordableError`."""
         token = self.tokens[ref.token]
         if token.poison:
             raise NotRecordableError(token.poison)
-        if type(token.held) is LoadedArray:
-            return ref
-        if token.held is not None and ref not in self.outside:
-            self.outside[ref] = self.lowering.view(token.held, ref)
-        return ref
+        if type(token.held) is not LoadedArray and ref not in self.outside:
+            known: Any = self._arrays.get(ref)
+            plain = type(known) is np.ndarray
+            self.outside[ref] = known if plain else self.lowering.view(token.held, ref)
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
-        tokens = [ref.token for ref in refs]
+        tokens = dict.fromkeys(map(_TOKEN, refs))
         buckets = self._parts
-        if buckets and not buckets.keys().isdisjoint(tokens):
+        if not buckets.keys().isdisjoint(tokens):
             for ref in refs:
                 if ref.token in buckets:
-                    tokens += [part.region.number for part in self._parts_in(ref)]
-        return tuple(tokens) if len(tokens) < 2 else tuple(dict.fromkeys(tokens))
+                    tokens.update((part.region.number, None) for part in self._parts_in(ref))
+        return tuple(tokens)
 
     # -- values -----------------------------------------------------------------------------
 
@@ -368,28 +387,43 @@ class Tape:
         elements of the operands, so the result may reuse their memory.
         """
         read: list[Ref] = []
-        given = tuple([self._read(value, read) for value in arguments])
-        named = {key: self._read(value, read) for key, value in keywords.items()}
+        given: list[Any] = []
+        for value in arguments:
+            # A call of its own for each took as long as all else here.
+            if type(value) is AbstractArray:
+                value = value._ref or self.ref(value)
+                read.append(value)
+            elif type(value) is not float:
+                value = self._read(value, read)
+            given.append(value)
+        named = {key: self._read(keywords[key], read) for key in keywords} if keywords else {}
+        filled: list[Ref] = []
         partly: list[Ref] = []
-        filled = tuple([self._written(array, changes, partly) for array in outs])
+        for array in outs:
+            ref = array if type(array) is Ref else self.ref(array)
+            token = self.tokens[ref.token]
+            if token.constant:
+                raise NotRecordableError("a constant that is changed")
+            token.writes += 1
+            filled.append(ref)
+            if changes or math.prod(ref.shape) * ref.dtype.itemsize != token.nbytes:
+                # Some of its memory stays.
+                partly.append(ref)
         if place == "out":
-            named["out"] = filled[0] if len(filled) == 1 else filled
+            named["out"] = filled[0] if len(filled) == 1 else tuple(filled)
         elif place != "hidden":
-            given = (*filled, *given) if place == "first" else (*given, *filled)
+            given = [*filled, *given] if place == "first" else [*given, *filled]
         elif not changes:
             # The outputs are among the arguments already.
             read = [ref for ref in read if ref not in filled]
-        pairs: Sequence[tuple[int, int]] = ()
-        if elementwise and not partly and len(filled) == 1:
-            pairs = self._shared(read, filled[0])
         call = Call(
             function,
-            given,
+            tuple(given),
             named,
             self._touched(read),
             self._touched(filled),
             self._touched(partly) if partly else (),
-            tuple(dict.fromkeys(pairs)) if pairs else (),
+            self._shared(read, *filled) if elementwise and len(filled) == 1 and not partly else (),
             self.layer,
             self.phase,
             name or getattr(function, "__name__", "call"),
@@ -406,14 +440,6 @@ class Tape:
 
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
-        kind = type(value)
-        if kind is AbstractArray or kind is np.ndarray:
-            value = self.ref(value)
-            read.append(value)
-            return value
-        if kind is Ref:
-            read.append(value)
-            return value
         if isinstance(value, (float, int, str)) or value is None:
             return value
         if isinstance(value, NarrowMatrix):
@@ -425,35 +451,23 @@ class Tape:
             read.append(self.ref(array))
             return read[-1]
 
+        if type(value) is Ref:
+            read.append(value)
+            return value
         return map_arrays(value, placed)
 
-    def _written(self, filled: Any, changes: bool, partly: list[Ref]) -> Ref:
-        """The place of an output; also added to ``partly`` if some of its memory stays."""
-        ref = filled if type(filled) is Ref else self.ref(filled)
-        token = self.tokens[ref.token]
-        if token.constant:
-            raise NotRecordableError("a constant that is changed")
-        token.writes += 1
-        if changes or math.prod(ref.shape) * ref.dtype.itemsize != token.nbytes:
-            partly.append(ref)
-        return ref
-
-    def _shared(self, read: Sequence[Ref], out: Ref) -> list[tuple[int, int]]:
-        """The operands ``read`` of the layout of ``out`` that, like it, fill their memory."""
+    def _shared(self, read: Sequence[Ref], out: Ref) -> tuple[tuple[int, int], ...]:
+        """Which of ``read`` lie as ``out`` does, and are all of their memory as that is."""
         number, _, shape, strides, dtype = out
         nbytes, tokens = self.tokens[number].nbytes, self.tokens
-        return [
-            (ref.token, number)
-            for ref in read
-            if ref.token != number
-            and ref.shape == shape
-            and ref.strides == strides
-            and ref.dtype.itemsize == dtype.itemsize
-            and tokens[ref.token].nbytes == nbytes
-        ]
-
-
-def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
-    """The ``parts``, in ascending order, that overlap the bytes from ``start`` to ``end``."""
-    first = bisect_right(parts, start, key=lambda part: part.end)
-    return list(takewhile(lambda part: part.start < end, islice(parts, first, None)))
+        pairs: dict[tuple[int, int], None] = {}
+        for ref in read:
+            if (
+                ref.token != number
+                and ref.shape == shape
+                and ref.strides == strides
+                and ref.dtype.itemsize == dtype.itemsize
+                and tokens[ref.token].nbytes == nbytes
+            ):
+                pairs[ref.token, number] = None
+        return tuple(pairs)
