@@ -179,8 +179,9 @@ def compute_constants(draft: Draft) -> list[Call]:
         return draft.calls
     tape.calls = draft.calls
     tape.make_constants(tape)
-    draft.outside = dict(tape.outside)
-    return tape.calls
+    draft.outside, draft.calls = dict(tape.outside), tape.calls
+    # Without what the calls of constants alone have read.
+    return drop_unread(draft)
 
 
 def narrow(draft: Draft) -> list[Call]:
@@ -231,17 +232,16 @@ def _with_numbers(call: Call, tape: Tape) -> Call:
     plain = isinstance(function, np.ufunc) and function.signature is None
     if not plain or call.bind is not None or call.lane is not None or "out" not in call.keywords:
         return call
-    made = replace(
-        call,
-        arguments=tuple(
-            np.full((), tape.tokens[given.token].fill, given.dtype)
-            if type(given) is Ref and given.token in tape.folded
-            else given
-            for given in call.arguments
-        ),
+    arguments = tuple(
+        np.full((), tape.tokens[given.token].fill, given.dtype)
+        if type(given) is Ref and given.token in tape.folded
+        else given
+        for given in call.arguments
     )
+    made = replace(call, arguments=arguments)
     left = {ref.token for ref in refs_of(made)}
-    return replace(made, reads=tuple(token for token in call.reads if token in left))
+    made.reads = tuple([token for token in call.reads if token in left])
+    return made
 
 
 def keep_parameters(draft: Draft) -> list[Call]:
@@ -269,8 +269,6 @@ def join_lanes(draft: Draft) -> list[Call]:
 PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     drop_unread,
     compute_constants,
-    # The calls whose results only the removed ones read.
-    drop_unread,
     narrow,
     join_gradients,
     fold_fills,

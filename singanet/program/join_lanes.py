@@ -131,23 +131,26 @@ def _tokens_of_lanes(calls: Sequence[Call]) -> dict[Lane, list[int]]:
 
 
 def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel]:
-    """The kernels of ``calls`` for the planner; tokens that ``numbers`` lacks do not count."""
+    """The kernels of ``calls`` for the planner; ``numbers`` are those of tokens."""
     kernels: list[Kernel] = []
     written: set[int] = set()
+    number = numbers.__getitem__
     for call in calls:
-        read = dict.fromkeys(call.reads)
-        read.update(dict.fromkeys([token for token in call.partly if token in written]))
+        read: Iterable[int] = call.reads
+        if not written.isdisjoint(call.partly):
+            read = _once((*read, *[token for token in call.partly if token in written]))
         written.update(call.writes)
+        pairs = call.in_place and [
+            (numbers[a], numbers[b]) for a, b in call.in_place if a in numbers and b in numbers
+        ]
         kernels.append(
             Kernel(
                 call.name,
-                tuple([numbers[token] for token in read if token in numbers]),
-                tuple([numbers[token] for token in call.writes if token in numbers]),
+                tuple(map(number, read)),
+                tuple(map(number, call.writes)),
                 call.layer,
                 call.phase,
-                tuple(
-                    [(numbers[a], numbers[b]) for a, b in call.in_place if {a, b} <= numbers.keys()]
-                ),
+                tuple(pairs),
                 call.barrier,
             )
         )
@@ -155,11 +158,17 @@ def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel
 
 
 def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[Call]:
-    """The calls of a lane with its ``own`` memory in one token, which is added to ``tokens``."""
-    numbers = {token: number for number, token in enumerate(own)}
-    layout = plan_arena(kernels_of(calls, numbers), [Buffer(tokens[token].nbytes) for token in own])
+    """The calls of a lane with what is its ``own`` in one token, which is added to ``tokens``."""
+    touched = dict.fromkeys(own)
+    for call in calls:
+        touched.update(dict.fromkeys((*call.reads, *call.writes)))
+    # All else lies outside.
+    kinds: list[Any] = ["temporary"] * len(own) + ["constant"] * (len(touched) - len(own))
+    buffers = [Buffer(tokens[t].nbytes, kind) for t, kind in zip(touched, kinds, strict=True)]
+    numbers = {token: number for number, token in enumerate(touched)}
+    layout = plan_arena(kernels_of(calls, numbers), buffers)
     moves: dict[int, tuple[int, int]] = {}
-    for token, offset in zip(own, layout.offsets, strict=True):
+    for token, offset in zip(own, layout.offsets, strict=False):
         assert offset is not None
         moves[token] = len(tokens), offset
     if moves:

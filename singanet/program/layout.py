@@ -299,11 +299,8 @@ def _gap(lows: Ints, floors: Ints, size: int) -> int:
 def pressure(intervals: Lifetimes) -> Ints:
     """For each interval the most bytes that are live at one kernel of its lifetime."""
     first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
-    change = np.zeros(int(last.max()) + 2, np.int64)
-    np.add.at(change, first, intervals.size)
-    np.add.at(change, last + 1, -intervals.size)
     # most[k] is the largest among the 2 ** level kernels from k on; two such cover a lifetime.
-    most, level = np.cumsum(change), 0
+    most, level = Lifetimes(first, last, intervals.size).live(int(last.max()) + 1), 0
     levels = np.frexp(last - first + 1)[1] - 1
     found = np.empty(len(first), np.int64)
     while True:

@@ -401,7 +401,7 @@ def with_loads(
     memory between calls. Raises `NotRecordableError` if there is too little memory for a layer.
     """
     stored = {k: token.held for k, token in enumerate(tokens) if type(token.held) is LoadedArray}
-    uses = _uses(calls, stored)
+    uses = _uses(calls, stored) if stored else ()
     if not uses:
         return [*calls], [*kernels], None
     store = stored[uses[0].token].store

@@ -306,8 +306,15 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
     if not any(sweeps):
         return list(calls)
     spent = _spent(calls, tokens)
-    uses = Counter(token for call in calls for token in {*call.reads, *call.writes})
+    uses: Counter[int] = Counter()
     made: list[Call] = []
+
+    def private(group: Iterable[int]) -> set[int]:
+        """The tokens that no call but those of ``group`` touches."""
+        if not uses:
+            uses.update(token for call in calls for token in {*call.reads, *call.writes})
+        own = Counter(token for k in group for token in {*calls[k].reads, *calls[k].writes})
+        return {token for token, count in own.items() if count == uses[token]}
 
     def kind(k: int) -> tuple[int, str]:
         sweep = sweeps[k]
@@ -320,10 +327,8 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
         members = [sweep for k in group if (sweep := sweeps[k]) is not None]
         lowered = None
         if members:
-            own = Counter(token for k in group for token in {*calls[k].reads, *calls[k].writes})
-            private = {token for token, count in own.items() if count == uses[token]}
             fused = _with_products_fused(members, [spent[k] for k in group])
-            lowered = _lowered(fused, private, tokens, ops)
+            lowered = _lowered(fused, partial(private, group), tokens, ops)
         made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
 
@@ -364,12 +369,14 @@ def _is_number(value: Any) -> bool:
 
 def _is_dense(ref: Ref) -> bool:
     """Whether it is float32 without gaps, in whatever order of the axes."""
+    if ref.dtype != _F32:
+        return False
     expected = _F32.itemsize
     for stride, size in sorted(zip(ref.strides, ref.shape, strict=True)):
         if size != 1 and stride != expected:
             return False
         expected *= size
-    return ref.dtype == _F32
+    return True
 
 
 def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
@@ -450,9 +457,9 @@ def _with_scratch_of_blocks(
 
 
 def _lowered(
-    sweeps: Sequence[Sweep], private: Collection[int], tokens: list[Token], ops: Ops
+    sweeps: Sequence[Sweep], private: Callable[[], set[int]], tokens: list[Token], ops: Ops
 ) -> Call | None:
-    """One call that runs ``sweeps`` one after the other in each block.
+    """One call that makes ``sweeps``, which have ``private`` tokens, one after the other in blocks.
 
     None if that is no better than the single functions.
     """
@@ -472,7 +479,7 @@ def _lowered(
     if not all(plans):
         return None
     if len(blocks) > 1:
-        sweeps = _with_scratch_of_blocks(sweeps, max(sizes), private, tokens)
+        sweeps = _with_scratch_of_blocks(sweeps, max(sizes), private(), tokens)
     calls = [sweep.call for sweep in sweeps]
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
