@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,9 +25,12 @@ NEVER = 1 << 40
 
 
 def passes_of(call: Call) -> int:
-    """The passes of a call over its operands: by oneDNN's plan, by a product's shapes, else one."""
-    if call.once:
-        return NEVER
+    """How often a call goes over its operands again; `NEVER` if it must not be made twice."""
+    return NEVER if call.once else passes_at_first(call)
+
+
+def passes_at_first(call: Call) -> int:
+    """Of oneDNN's plans as they say, of products by their shapes, of all else one."""
     if call.function is np.matmul:
         a, b, out = refs_of(call)
         adds = math.prod(out.shape) * a.shape[-1]
@@ -49,9 +51,8 @@ def bytes_of(call: Call, tokens: Sequence[Token]) -> int:
 
 
 def work_of(call: Call, tokens: Sequence[Token]) -> int:
-    """The work of a call in bytes processed, including its dispatch."""
-    passes = passes_of(replace(call, once=False) if call.once else call)
-    return passes * bytes_of(call, tokens) + call.parts * _DISPATCH
+    """The work of a call in bytes gone over, its dispatch included."""
+    return passes_at_first(call) * bytes_of(call, tokens) + call.parts * _DISPATCH
 
 
 def _values(ref: Ref) -> int:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from singanet.ops.workers import side_by_side
-from singanet.program.cost import bytes_of, passes_of
+from singanet.program.cost import bytes_of, passes_at_first
 from singanet.program.ir import Bind, Buffer, Call, Kernel, Ref, Token, map_leaves, refs_of
 from singanet.program.layout import plan_arena
 from singanet.program.lower_sweeps import ready_call
@@ -177,11 +177,8 @@ def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[C
 
 
 def _passes(calls: Sequence[Call], joined: Call, tokens: Sequence[Token]) -> int:
-    """The passes of the ``joined`` call over its memory; each call has its own part of it."""
-    work = (
-        passes_of(replace(call, once=False) if call.once else call) * bytes_of(call, tokens)
-        for call in calls
-    )
+    """The passes of the ``joined`` call over its memory, of which each call has its own part."""
+    work = (passes_at_first(call) * bytes_of(call, tokens) for call in calls)
     return max(1, round(sum(work) / max(1, bytes_of(joined, tokens))))
 
 

@@ -46,12 +46,12 @@ def _few_fit(
 ) -> bool:
     rest = [each for each in (bias, out) if each is not None]
     return (
-        not isinstance(weight, NarrowMatrix)
+        ops.few
+        and not isinstance(weight, NarrowMatrix)
         and weight.size >= _READ_LEAST
         and x.ndim == weight.ndim == 2
         and 0 < len(x) <= _FEW
         and x.shape[1] == len(weight)
-        and ops.few
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
         and (

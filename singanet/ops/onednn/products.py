@@ -146,11 +146,11 @@ def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> b
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
     """Whether this is a product of two float matrices large enough for oneDNN."""
-    if isinstance(b, NarrowMatrix):
+    rows, matrix = a.shape, b.shape
+    if len(rows) != 2 or len(matrix) != 2 or rows[1] != matrix[0] or isinstance(b, NarrowMatrix):
         return False
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
-        return False
-    return len(a) * b.size >= (_LEAST_OUTER if len(b) == 1 else _LEAST)
+    adds = rows[0] * matrix[0] * matrix[1]
+    return adds >= (_LEAST_OUTER if matrix[0] == 1 else _LEAST)
 
 
 def _multiplied(

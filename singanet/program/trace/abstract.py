@@ -57,9 +57,10 @@ class CallWriter(Protocol):
     outside: dict[Ref, Array]
     scalars: dict[Any, None]
     gone: set[int]
+    log: Any
 
     def freed(self, owner: int) -> None:
-        """Note that the memory of a token is unused from now on."""
+        """Note in the log that no array lies in the memory of a token any more."""
 
     def new(self, shape: Any, dtype: Any, order: tuple[int, ...] | None = None) -> AbstractArray:
         """Return a new array of planned memory."""
@@ -135,8 +136,11 @@ class ArrayRegion:
         self.number, self.tape = number, tape
 
     def __del__(self) -> None:
-        if self.tape is not None:
-            self.tape.freed(self.number)
+        tape = self.tape
+        if tape is not None:
+            tape.gone.add(self.number)
+            if tape.log is not None:
+                tape.freed(self.number)
 
 
 class Flags:
@@ -500,11 +504,6 @@ def _expect_no_mask(index: Any) -> None:
 
 def _operands(tape: CallWriter, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """``inputs`` with arrays in the place of numbers that change from step to step."""
-    for value in inputs:
-        if isinstance(value, ChangingNumber):
-            break
-    else:
-        return tuple(inputs)
     types = [value.dtype for value in inputs if _is_array(value)]
     if not types or types[0].kind != "f":
         raise NotRecordableError("a number of the step without an array of floats")
@@ -543,7 +542,11 @@ def record_ufunc(
     tape = recording()
     outs = keywords.pop("out", None)
     outs = outs if isinstance(outs, tuple) else () if outs is None else (outs,)
-    operands = _operands(tape, inputs)
+    operands = tuple(inputs)
+    for value in operands:
+        if isinstance(value, ChangingNumber):
+            operands = _operands(tape, operands)
+            break
     if method == "at":
         tape.add(ufunc.at, operands[1:], keywords, operands[:1], "first", changes=True)
         return None
@@ -554,7 +557,11 @@ def record_ufunc(
         made = _made_by(tape, ufunc, method, operands, keywords)
         results = [m if o is None else o for m, o in zip_longest(made, outs)] if outs else made
     elif by_element:
-        _expect_broadcast(operands, results)
+        for out in results:
+            for value in operands:
+                own = getattr(value, "shape", ())
+                if own and own != out.shape:
+                    _expect_broadcast(own, out.shape)
     tape.add(
         ufunc if calls else getattr(ufunc, method),
         operands,
@@ -567,13 +574,10 @@ def record_ufunc(
     return tuple(results) if calls and ufunc.nout > 1 else results[0]
 
 
-def _expect_broadcast(operands: Sequence[Any], outs: Sequence[Any]) -> None:
-    """Refuse, as NumPy does, operands that do not broadcast to the outputs."""
-    for out in outs:
-        for value in operands:
-            own = getattr(value, "shape", ())
-            if own and own != out.shape and broadcast((own, out.shape)) != out.shape:
-                raise ValueError(f"an operand of shape {own} is not broadcast to {out.shape}")
+def _expect_broadcast(shape: Shape, wanted: Shape) -> None:
+    """Refuse, as NumPy does, an operand that does not broadcast to what is filled."""
+    if broadcast((shape, wanted)) != wanted:
+        raise ValueError(f"an operand of shape {shape} is not broadcast to {wanted}")
 
 
 def _made_by(
@@ -683,7 +687,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     name = getattr(func, "__name__", func)
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
         raise NotRecordableError(f"{name}, whose result is as long as the values say")
-    if func is np.where:
+    if func is np.where and any(isinstance(value, ChangingNumber) for value in args):
         args = args[0], *_operands(tape, args[1:])
     if func is np.copyto:
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)

@@ -215,8 +215,7 @@ class Tape:
         self.freed(-2)
 
     def freed(self, owner: int) -> None:
-        """Note that the memory of ``owner`` is unused from now on."""
-        self.gone.add(owner)
+        """Note in the log that no array lies in the memory of ``owner`` any more."""
         if self.log is not None:
             self.log.free(self._now(), owner)
 
@@ -324,13 +323,12 @@ class Tape:
     def ref(self, array: Any) -> Ref:
         """Return ``array`` as a place in numbered memory; a new array is entered from outside."""
         own = array if type(array) is AbstractArray else self.place(array)
-        ref = own._ref
-        if ref is None:
+        if own._ref is None:
             ref = own.ref
             if own.region.tape is None:
                 self._enter(ref)
             own._ref = ref
-        return ref
+        return own._ref
 
     def _enter(self, ref: Ref) -> None:
         """Take the array at ``ref`` in from outside. Raises `NotRecordableError`."""
@@ -342,15 +340,13 @@ class Tape:
             plain = type(known) is np.ndarray
             self.outside[ref] = known if plain else self.lowering.view(token.held, ref)
 
-    def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
-        """The tokens of ``refs``, each once, with the parts of buckets."""
-        tokens = dict.fromkeys(map(_TOKEN, refs))
-        buckets = self._parts
-        if not buckets.keys().isdisjoint(tokens):
-            for ref in refs:
-                if ref.token in buckets:
-                    tokens.update((part.region.number, None) for part in self._parts_in(ref))
-        return tuple(tokens)
+    def _with_parts(self, tokens: Iterable[int], refs: Iterable[Ref]) -> tuple[int, ...]:
+        """``tokens``, those of ``refs``, each once, with the parts of buckets."""
+        found = dict.fromkeys(tokens)
+        for ref in refs:
+            if ref.token in self._parts:
+                found.update((part.region.number, None) for part in self._parts_in(ref))
+        return tuple(found)
 
     # -- values -----------------------------------------------------------------------------
 
@@ -400,7 +396,9 @@ class Tape:
         filled: list[Ref] = []
         partly: list[Ref] = []
         for array in outs:
-            ref = array if type(array) is Ref else self.ref(array)
+            ref = array._ref if type(array) is AbstractArray else array
+            if type(ref) is not Ref:
+                ref = self.ref(array)
             token = self.tokens[ref.token]
             if token.constant:
                 raise NotRecordableError("a constant that is changed")
@@ -416,13 +414,18 @@ class Tape:
         elif not changes:
             # The outputs are among the arguments already.
             read = [ref for ref in read if ref not in filled]
+        reads = tuple(dict.fromkeys(map(_TOKEN, read)))
+        writes = tuple(dict.fromkeys(map(_TOKEN, filled)))
+        buckets = self._parts.keys()
+        if not (buckets.isdisjoint(reads) and buckets.isdisjoint(writes)):
+            reads, writes = self._with_parts(reads, read), self._with_parts(writes, filled)
         call = Call(
             function,
             tuple(given),
             named,
-            self._touched(read),
-            self._touched(filled),
-            self._touched(partly) if partly else (),
+            reads,
+            writes,
+            self._with_parts(map(_TOKEN, partly), partly) if partly else (),
             self._shared(read, *filled) if elementwise and len(filled) == 1 and not partly else (),
             self.layer,
             self.phase,

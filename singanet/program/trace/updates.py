@@ -265,15 +265,13 @@ class RecordedChain(UpdateChain):
         read = (outputs if callable(weight) else None,)
         self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
 
-    def saved(self) -> Callable[[], None]:
-        """Return a function that deletes all later records of the inner stages and the rule."""
-        rule = self.rule.saved()
-        states = [(copy, _copied(vars(copy))) for copy in self.within]
+    def saved(self, names: Names) -> Callable[[], None]:
+        """Return a function that deletes what an update of ``names`` does from now on."""
+        back = [self.rule.saved(), *(_saved(copy, names) for copy in self.within)]
 
         def restore() -> None:
-            rule()
-            for copy, state in states:
-                vars(copy).update(state)
+            for each in back:
+                each()
 
         return restore
 
@@ -342,7 +340,7 @@ class _WithPython(Wrapper):
     def _attempt(self, names: Names, values: Values, grads: Grads, scale: Any) -> None:
         chain, why = self._chain, self._chain.why
         if why is None:
-            restore = chain.saved()
+            restore = chain.saved(names)
             try:
                 places: list[Any] = [*map(chain.tape.place, values)]
                 self.optimizer.update(names, places, grads, scale)
@@ -381,13 +379,34 @@ class _WithPython(Wrapper):
         rule.in_python("python step", names, values, (dense, scale), update, filled)
 
 
+def _saved(stage: Any, names: Names) -> Callable[[], None]:
+    """Return a function that brings ``stage`` back from an update of ``names`` to what it is now.
+
+    The entries of singanet's stages are by parameter, and no others change then.
+    """
+    ours, now = is_library(type(stage)), vars(stage)
+    entries = {key: value for key, value in now.items() if ours and type(value) is dict}
+    kept = {key: _copied(value) for key, value in now.items() if key not in entries}
+    before = [
+        (of, {name: _copied(of[name]) for name in names if name in of}) for of in entries.values()
+    ]
+
+    def restore() -> None:
+        now.update(kept | entries)
+        for of, old in before:
+            of.update(old)
+            for name in names:
+                if name not in old:
+                    of.pop(name, None)
+
+    return restore
+
+
 def _copied(value: Any) -> Any:
-    """Return ``value`` with copies of its dicts and lists, which may have an entry a parameter."""
-    if {dict, list}.isdisjoint(map(type, value.values() if type(value) is dict else value)):
-        return value.copy()
+    """Return ``value`` with copies of its dicts and lists."""
     if type(value) is dict:
-        return {k: _copied(v) if type(v) in (dict, list) else v for k, v in value.items()}
-    return [_copied(v) if type(v) in (dict, list) else v for v in value]
+        return {k: _copied(v) for k, v in value.items()}
+    return [_copied(v) for v in value] if type(value) is list else value
 
 
 def watch_case(guard: Guard, part: Any) -> list[Hashable]:
