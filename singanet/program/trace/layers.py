@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import numpy as np
 
 from singanet.base.collectives import SharedBatch
+from singanet.base.described import with_inner
 from singanet.engine.backward import arrays_in, root_of
 from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward, run_forward
@@ -22,10 +23,11 @@ from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.narrow import NarrowWeights
+from singanet.program.guard import is_as_shipped
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
 from singanet.program.loads import LoadedArray
 from singanet.program.trace.abstract import not_recording
-from singanet.program.trace.foreign_code import arrays_of, is_own, is_pure, no_draws, stand_in
+from singanet.program.trace.foreign_code import arrays_of, is_pure, no_draws, stand_in
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
 from singanet.types import Array, RowSparse
@@ -251,7 +253,9 @@ class RecordedLayer:
         self.name = step.owner
         self.params, self.traits = step.layer.params, step.layer.traits
         self.recompute, self.synchronized = step.layer.recompute, step.layer.synchronized
-        self.own = is_own(self.layer)
+        # The layer, and those inside it.
+        self.inner = with_inner(self.layer)
+        self.own = all(map(is_as_shipped, self.inner))
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []
         self.stand_in: Any = self.layer if self.own else stand_in(self.layer)

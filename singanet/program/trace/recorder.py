@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.described import with_inner
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
@@ -106,15 +105,16 @@ class Recorder:
             self.params = [(param, param.value) for param in params]
         self.held.hold(self.tape)
         for param, value in self.params:
-            if param.name not in self.held:
+            if param.name not in self.held.by_name:
                 self.tape.place(value)
             self.guard.param(param, value)
         for step in self.plan.steps:
-            layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
+            recorded: RecordedLayer = step.recorded  # type: ignore[attr-defined]
+            layer = recorded.layer
             shared = any(id(param) in plan.apart for param in layer.params.values())
             # A layer must not look up rows again after their update.
             self.tape.wishes[step.owner] = False if shared else layer.recompute
-            for one in with_inner(layer):
+            for one in recorded.inner:
                 if isinstance(one, Layer):
                     self.guard.ties(one)
 

@@ -169,17 +169,14 @@ class NarrowParameters:
 
     def __init__(self, net: Any, params: Sequence[Param]) -> None:
         self._net = net
-        self.by_name = {
-            param.name: param.storage
-            for param in params
-            if isinstance(param.storage, NarrowWeights)
-        }
-        self._arrays = {
-            id(param.storage): _unwritten(param.storage.matrix.xp, param.shape)
-            for param in params
-            if isinstance(param.storage, NarrowWeights)
-        }
-        # A program has one float32 copy at a time, for a product or an update.
+        self.by_name: dict[str, NarrowWeights] = {}
+        self._arrays: dict[int, Array] = {}
+        for param in params:
+            storage = param.storage
+            if isinstance(storage, NarrowWeights):
+                self.by_name[param.name] = storage
+                self._arrays[id(storage)] = _unwritten(storage.matrix.xp, param.shape)
+        # A program has one at a time: of what products widen, and of what updates are lent.
         matrices = [storage.matrix for storage in self.by_name.values()]
         self.lent = max((matrix.widened_bytes for matrix in matrices), default=0)
 
