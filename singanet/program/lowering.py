@@ -27,14 +27,14 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     axis = max(range(len(filled.shape)), key=lambda k: (filled.shape[k] > 1) * filled.strides[k])
     # Counted from the last axis, as shapes broadcast.
     axis -= len(filled.shape)
-    ops, work = cpu_ops(), prod(filled.shape) * SWEEP
-    if ops.lane_count(filled.shape[axis], work) < 2 or not _made_apart(call, filled):
+    parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
+    if len(parts) < 2 or not _made_apart(call, filled):
         return ready_call(call, array_of)
 
     def on(part: slice) -> Ready:
         return ready_call(call, lambda ref: _part(array_of(ref), axis, part))
 
-    return partial(side_by_side, [[on(part)] for part in ops.lanes(filled.shape[axis], work)])
+    return partial(side_by_side, [[on(part)] for part in parts])
 
 
 def _filled(call: Call) -> Ref | None:
