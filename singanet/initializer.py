@@ -609,7 +609,9 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
             where,
             expected="'init' to be a name or an Initializer",
             received=brief(init),
-            advice=f"use one of {one_of(_NAMES, 24)}",
+            advice="build the net and assign the array by net.set_params({name: array})"
+            if hasattr(init, "shape")
+            else f"use one of {one_of(_NAMES, 24)}",
         )
     name = init.lower()
     if name not in _NAMES:

@@ -245,6 +245,7 @@ _ATTRIBUTES = {
         " source.name == 'conv1']",
         "eval": _MODES,
         "get_layer": "write net['name']",
+        "get_params": "{p.name: p.value for p in net.params()} are they",
         "get_weights": "net.param_values() are the arrays, net.param_names() their names",
         "graph": _RECORDED,
         "history": "net.fit returns it: history = net.fit(x, y)",
@@ -258,7 +259,8 @@ _ATTRIBUTES = {
         "parameters": "net.params() lists them",
         "save_states": "net.save(path) writes them",
         "save_weights": "net.save(path) writes them",
-        "set_weights": "assign param.value for each of net.params()",
+        "set_weights": "net.set_params({name: array}) copies them in, and"
+        " {p.name: p.value for p in other.params()} are another net's",
         "src_of_layer": "write {n.name: [source.name for source, _ in n.inputs] for n in"
         " net.nodes()}",
         "state_dict": "net.save(path) writes them, {p.name: p.value for p in net.params()} are"

@@ -384,7 +384,8 @@ def as_array(where: str, value: Any) -> Array:
             expected="one array, whose first axis is the samples",
             received=f"a dict of {one_of(map(str, value))}",
             advice="a sample weighs the same for all outputs; outputs are weighed by"
-            " MultiLoss(losses, weights={name: number})"
+            " MultiLoss(losses, weights={name: number}), and targets of a loss.from_function may"
+            " have weights"
             if where.endswith("sample_weight")
             else "pass the array itself",
         )

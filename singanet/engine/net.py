@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
@@ -19,7 +19,7 @@ from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.backward import MethodPass, Pass, apart_from, roots_in
 from singanet.engine.executor import LayerByLayer, NetExecutor
-from singanet.engine.feeds import ColumnAdapter, own_arrays
+from singanet.engine.feeds import ColumnAdapter, as_array, own_arrays
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.plan import Plan
 from singanet.engine.step import Before
@@ -581,7 +581,9 @@ class Net(GraphBuilder):
         if type(y) is not np.ndarray:
             y = own_arrays("net.step, y", y)
         if sample_weight is not None and type(sample_weight) is not np.ndarray:
-            sample_weight = own_arrays("net.step, sample_weight", sample_weight)
+            # A dict is refused.
+            taking = as_array if isinstance(sample_weight, Mapping) else own_arrays
+            sample_weight = taking("net.step, sample_weight", sample_weight)
         request = StepRequest(taken, y, optimizer, sample_weight, measure, on_layer)
         try:
             made = self.executor.step(self, request)

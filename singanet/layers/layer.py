@@ -36,7 +36,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Constant, GlorotUniform, Initializer
+from singanet.initializer import Constant, GlorotUniform, Initializer, from_spec
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol, Unnamed, apply
 from singanet.ops.interface import ACTIVATIONS
@@ -374,7 +374,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         suffix: str,
         shape: Shape,
         specs: ParamSpecs = None,
-        default: Initializer | None = None,
+        default: Initializer | str | None = None,
         fans: tuple[int, int] = (0, 0),
     ) -> Param:
         """Create the parameter ``name/suffix`` and return it.
@@ -383,11 +383,14 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             suffix: The part of the name behind the layer's, a string such as "weight".
             shape: Tuple of ints.
             specs: Dict with the settings of the parameter, a `Param` to share, or None.
-            default: The `Initializer` if ``specs`` has none; None for Glorot-uniform with ``fans``,
-                otherwise zero.
+            default: The `Initializer`, or its name, if ``specs`` has none; None for Glorot-uniform
+                with ``fans``, otherwise zero.
             fans: The incoming and outgoing connections of a unit, two ints.
         """
-        default = default or (_ZERO if fans == (0, 0) else _GLOROT)
+        if default is None:
+            default = _ZERO if fans == (0, 0) else _GLOROT
+        elif not isinstance(default, Initializer):
+            default = from_spec({"init": default}, f"layer {self.name!r}, parameter {suffix!r}")
         param = make_param(self.name, suffix, shape, specs, default, fans)
         self.params[suffix] = param
         return param

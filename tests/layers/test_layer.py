@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, layers
-from singanet.errors import ArgumentError, DataError, GraphError, ShapeError
+from singanet.errors import ArgumentError, DataError, GraphError, ShapeError, UnknownNameError
 from singanet.layers import Concat, Dense, Dummy, Flatten, Input, Merge, Slice, TimeDistributed
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
@@ -87,6 +87,30 @@ def test_what_is_drawn_wrongly_is_refused():
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             draw()
+
+
+class Filled(layers.Layer):
+    """A layer whose parameter begins by the name of an initializer."""
+
+    def __init__(self, name, init):
+        super().__init__(name)
+        self.init = init
+
+    def setup(self, in_shape):
+        self.add_param("eye", (3, 3), default=self.init)
+        return in_shape
+
+    def forward(self, ctx, x):
+        return x
+
+
+def test_a_parameter_begins_by_the_name_of_an_initializer():
+    net = FeedForwardNet([Filled("one", "eye")], seed=0)
+    net.build((3,))
+    np.testing.assert_array_equal(net["one"].params["eye"].value, np.eye(3))
+    for wrong, words in (("ey", "did you mean 'eye'"), (np.eye(3), r"net\.set_params")):
+        with pytest.raises((ArgumentError, UnknownNameError), match=words):
+            FeedForwardNet([Filled("one", wrong)]).build((3,))
 
 
 class Later(layers.Layer):

@@ -98,6 +98,9 @@ def test_of_several_outputs_each_has_its_own():
     assert logs["a_accuracy"] == pytest.approx(right.mean())
     assert logs["a_weighted_accuracy"] == pytest.approx(np.average(right, None, W))
     assert logs["b_mae"] == pytest.approx(np.average(off, None, W))
+    for call in (net.fit, net.evaluate, lambda *xy, **more: net.step(*xy, SGD(0.1), **more)):
+        with pytest.raises(DataError, match=r"a dict of 'a', 'b'; a sample weighs the same"):
+            call(X, y, sample_weight={"a": W, "b": W})
 
 
 def test_steps_that_are_masked_have_no_weight():
