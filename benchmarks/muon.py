@@ -13,6 +13,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -135,7 +136,7 @@ def main() -> None:
     header = ["matrix", "ms", "PyTorch in float32, ms", "here by it", "PyTorch, ms", "here by it"]
     header += ["memory in matrices", "PyTorch's, computed"]
     times = table(header, [timed(shape) for shape in SHAPES])
-    has = math.isfinite(found[-1]) and "avx512_bf16" in open("/proc/cpuinfo").read()
+    has = math.isfinite(found[-1]) and "avx512_bf16" in Path("/proc/cpuinfo").read_text()
     note = f"The processor {'has' if has else 'lacks'} products in bfloat16 (avx512_bf16)."
     title = "Muon, beside torch.optim.Muon: processor time of one update of one matrix"
     publish("muon", title, f"{losses}\n\n{times}\n\n{note}")
