@@ -192,9 +192,7 @@ class Muon(Optimizer):
 
     def _room(self, value: Array) -> int:
         rows, columns = sorted(value.shape) if value.ndim == 2 else (0, 0)
-        squares = 2 * rows <= columns
-        blocks = (2 if squares else 3) * _columns_at_a_time(columns)
-        size = rows * (columns + blocks + (2 if squares else 1) * rows)
+        size = rows * (columns + 2 * rows)
         return size * np.promote_types(value.dtype, np.float32).itemsize
 
     def _sweep(self, update: ParamUpdate) -> None:
@@ -237,40 +235,24 @@ class Muon(Optimizer):
 
 
 def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
-    """Set the singular values of ``x``, with no more rows than columns, to about 1 in place.
-
-    Columns are computed by a sixteenth, so that beside ``x`` and X Xᵀ little memory is needed.
-    """
+    """Set the singular values of ``x``, with no more rows than columns, to about 1 in place."""
     norm = xp.maximum(xp.sqrt(sum_of_squares(x)), _LEAST_NORM)
     xp.divide(x, in_type(xp, norm, x.dtype), out=x)
     rows, columns = x.shape
-    # A product more for each column, unless (X Xᵀ)² is small beside x.
-    squares = 2 * rows <= columns
-    count = _columns_at_a_time(columns)
-    gram = xp.empty((rows, rows), x.dtype)
+    gram, factor = xp.empty((2, rows, rows), x.dtype)
     for _ in range(steps):
+        # Products with the transpose, of which BLAS computes half.
         xp.matmul(x, x.T, out=gram)
-        if squares:
-            # The transpose, so that BLAS computes half of a symmetric matrix.
-            square = gram @ gram.T
-            square *= _C
-            gram *= _B
-            gram += square
-            del square
-        for start in range(0, columns, count):
-            part = x[:, start : start + count]
-            step = gram @ part
-            if not squares:
-                further = gram @ step
-                further *= _C
-                step *= _B
-                step += further
+        xp.matmul(gram, gram.T, out=factor)
+        factor *= _C
+        gram *= _B
+        factor += gram
+        for start in range(0, columns, rows):
+            part = x[:, start : start + rows]
+            step = gram[:, : part.shape[1]]
+            xp.matmul(factor, part, out=step)
             part *= _A
             part += step
-
-
-def _columns_at_a_time(columns: int) -> int:
-    return min(columns, max(64, columns // 16))
 
 
 def hidden_matrices(net: Any) -> dict[ParamRoot, float]:
