@@ -329,7 +329,9 @@ def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array
     drawn.values[name] = Tensor(start, first.dtype, None, whole=whole)
     made = OF_CONSTANTS[node.op](Use(drawn, node))
     several = list(made) if isinstance(made, (list, tuple)) else [made]
-    _pay([each for each in several if isinstance(each, Tensor)], dtype.itemsize, sheet.budget)
+    # An array of the file may be large, and what has no more elements is, too.
+    most = max([MOST, *(a.size for a in given.values() if all(a.strides))])
+    _pay([each for each in several if isinstance(each, Tensor)], dtype.itemsize, sheet.budget, most)
     values = SymbolValues({id(param): array for param, array in drawn.fills}, dtype)
     values.put(start, (first if whole else first.astype(dtype, copy=False))[None])
     return [
@@ -339,7 +341,7 @@ def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array
     ]  # fmt: skip
 
 
-def _pay(made: Sequence[Tensor], itemsize: int, budget: Budget) -> None:
+def _pay(made: Sequence[Tensor], itemsize: int, budget: Budget, most: int) -> None:
     """Spend the bytes of results and intermediate arrays, and the time of matrix products."""
     seen: set[int] = set()
     stack = [each.symbol.call for each in made]
@@ -353,8 +355,8 @@ def _pay(made: Sequence[Tensor], itemsize: int, budget: Budget) -> None:
         shapes = [each.shape for each in call.inputs]
         outs = layer.out_shapes if isinstance(layer.out_shapes, list) else [layer.out_shapes]
         count = sum(map(prod, outs))
-        if count > MOST:
-            raise RefusedError(f"constants of at most {MOST} elements", f"shapes {outs}"[:80])
+        if count > most:
+            raise RefusedError(f"constants of at most {most} elements", f"shapes {outs}"[:80])
         total += itemsize * count
         budget.spend((multiply_adds(layer, shapes, outs) or 0) // 32)
         stack += [symbol.call for symbol in call.inputs]

@@ -163,6 +163,16 @@ GATES = {
 }  # fmt: skip
 
 
+def test_a_large_array_of_the_file_is_scaled_and_a_view_is_not(monkeypatch):
+    monkeypatch.setattr("singanet.onnx.fold.MOST", 4)
+    large, two = np.arange(6, dtype=np.float32), np.float32(2)
+    (made,) = made_of(node_of("Mul", 2), known(large, two), budget_of(1 << 20))
+    np.testing.assert_array_equal(made.array, large * 2)
+    view = np.broadcast_to(two, (6,))
+    with pytest.raises(RefusedError, match="at most 4 elements"):
+        made_of(node_of("Mul", 2), known(view, two), budget_of(1 << 20))
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_a_function_of_a_constant_is_a_constant_of_the_net(op, tmp_path):
     rng = np.random.default_rng(0)

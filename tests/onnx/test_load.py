@@ -255,6 +255,27 @@ def test_each_sample_chooses_its_branch(tmp_path):
     np.testing.assert_allclose(net.predict(x), wanted)
 
 
+def test_dynamic_quantization_has_the_range_of_a_sample(tmp_path):
+    nodes = [
+        node("Gather", ["table", "ids"], ["rows"]),
+        node("DequantizeLinear", ["rows", "unit", "middle"], ["x"]),
+        node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+        node("MatMulInteger", ["q", "w", "zero", "less"], ["p"]), node("Cast", ["p"], ["f"], to=1),
+        node("Mul", ["scale", "sizes"], ["both"]), node("Mul", ["f", "both"], ["y"]),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    arrays = {
+        "table": rng.integers(0, 256, (9, 4), np.uint8), "unit": np.float32(0.1),
+        "middle": np.uint8(100), "w": rng.integers(-128, 128, (4, 3), np.int8),
+        "less": np.array([1, 0, -2], np.int8), "sizes": np.array([0.1, 0.2, 0.3], "f4"),
+    }  # fmt: skip
+    kinds = {"ids": onnx.TensorProto.INT64}
+    path = file_of(nodes, {"ids": ["N", 5]}, ["y"], arrays, tmp_path / "net.onnx", kinds=kinds)
+    ids = rng.integers(0, 9, (6, 5))
+    wanted = [ran(path, {"ids": each[None]})["y"][0] for each in ids]
+    np.testing.assert_allclose(load(path).predict(ids), wanted, rtol=1e-5)
+
+
 def test_samples_are_along_the_only_free_axis_of_an_input(tmp_path):
     nodes = [node("Add", ["x", "t"], ["y"]), node("Transpose", ["s"], ["t"], perm=[1, 0])]
     path = file_of(nodes, {"x": [None, 3], "s": [3, None]}, ["y"], {}, tmp_path / "net.onnx")

@@ -309,6 +309,55 @@ def _read_dequantize(use: Use) -> Tensor:
     return use.make(layers.Multiply, x, scale, dtype=scale.dtype)
 
 
+def _read_dynamic_quantize(use: Use) -> list[Tensor]:
+    """Convert to rounded floats, scale and zero point, each of a sample as of a batch of one."""
+    x = use.tensor()
+    places = list(range(1, len(x.sample) + 1))
+    if x.folds or not places:
+        raise RefusedError("samples with axes of their own", f"sample shape {x.sample}")
+    high, low = (
+        use.make(layers.Reduce, x, mode=mode, axis=places, keepdims=x.axis is not None)
+        for mode in ("max", "min")
+    )
+    high, low = use.make(layers.Clip, high, low=0.0), use.make(layers.Clip, low, high=0.0)
+    scale = scaled(use, use.make(layers.Subtract, high, low), 1 / 255)
+    empty = compared(use, scale, "==", 0.0)
+    scale = scale.like(use.draw(layers.Where(use.name(), a=1.0), empty, scale), np.float32)
+    byte = np.dtype(np.uint8)
+    within = {"low": 0.0, "high": 255.0, "dtype": byte}
+    zero = scaled(use, use.make(layers.Divide, low, scale), -1.0)
+    zero = use.make(layers.Clip, use.make(layers.Operation, zero, mode="round"), **within)
+    y = use.make(layers.Divide, x, use.raised(scale, x.rank))
+    y = use.make(layers.Operation, y, mode="round")
+    y = use.make(layers.Add, y, use.raised(zero, x.rank))
+    return [use.make(layers.Clip, y, **within), scale, zero]
+
+
+def of_integers(convert: Converter) -> Converter:
+    """Return a converter of a product of integers, by that of floats without the zero points."""
+
+    def converted(use: Use) -> Tensor:
+        weight, zero, less = (use.value(k) for k in (1, 2, 3))
+        if not isinstance(weight, Known) or isinstance(less, Tensor):
+            raise RefusedError("a constant as input 2", "an array that depends on an input")
+        matrix = weight.array.astype(np.float32)
+        if less is not None:
+            axes = (-1, *(1 for _ in matrix.shape[1:])) if use.node.op == "ConvInteger" else (-1,)
+            matrix = matrix - less.array.astype(np.float32).reshape(axes)
+        first = use.tensor()
+        if isinstance(zero, Tensor):
+            first = use.make(layers.Subtract, first, use.raised(use.tensor(2), first.rank))
+        elif zero is not None and zero.array.size != 1:
+            raise RefusedError("one zero point of input 1", f"shape {zero.array.shape}")
+        elif zero is not None:
+            first = scaled(use, first, 1.0, -float(zero.array.reshape(())))
+        use.values = [first, Known((matrix, matrix), weight.name)]
+        made: Any = convert(use)
+        return replace(made, dtype=np.dtype(np.int32))
+
+    return converted
+
+
 def _shifted(use: Use, x: Tensor, sign: float) -> Tensor:
     """Add the zero point, or subtract it."""
     if use.value(2) is None:
@@ -386,6 +435,7 @@ ARITHMETIC = (
             "Mod": _read_modulo,
             "QuantizeLinear": _read_quantize,
             "DequantizeLinear": _read_dequantize,
+            "DynamicQuantizeLinear": _read_dynamic_quantize,
             "ai.onnx.ml.Scaler": _read_scaler,
         },
     ),

@@ -101,9 +101,10 @@ def _read_integers(use: Use, x: Tensor) -> Any:
 
 
 def _read_looked_up(use: Use, data: Known, indices: Any) -> Tensor:
-    """Convert a lookup of rows of a constant to an `Embedding`."""
+    """Convert a lookup of rows of a constant to an `Embedding`; small integers become floats."""
     table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
-    if axis != 0 or table.dtype.kind != "f":
+    exact = table.dtype.kind in "iu" and table.dtype.itemsize <= 2
+    if axis != 0 or not (exact or table.dtype.kind == "f"):
         raise RefusedError("rows of a table of floats", f"axis {axis} of {table.dtype}")
     rows = table.reshape(len(table), -1)
     layer = layers.Embedding(use.name(0), *rows.shape)

@@ -15,7 +15,7 @@ from singanet.checkpoint.keras import Variable
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.activation import activated
-from singanet.saving.codecs.arithmetic import scaled
+from singanet.saving.codecs.arithmetic import of_integers, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, moved, stored
 from singanet.saving.codecs.choosing import reduced
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
@@ -299,7 +299,11 @@ DENSE = (
             masked=True,
         ),
         onnx=_write_dense,
-        operators={"MatMul": _read_matmul, "Gemm": _read_gemm},
+        operators={
+            "MatMul": _read_matmul,
+            "Gemm": _read_gemm,
+            "MatMulInteger": of_integers(_read_matmul),
+        },
         elements="units",
     ),
     LayerCodec(

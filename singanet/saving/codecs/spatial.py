@@ -14,7 +14,7 @@ from singanet import layers
 from singanet.layers.layer import Layer
 from singanet.ops.window import Pads, Window
 from singanet.program.prediction.constant import FoldedConvolution
-from singanet.saving.codecs.arithmetic import scaled
+from singanet.saving.codecs.arithmetic import of_integers, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, stored
 from singanet.saving.codecs.choosing import lp_norm
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
@@ -352,7 +352,10 @@ def _codecs(axes: int) -> Iterator[LayerCodec]:
             yield LayerCodec(kind, arrays, {kind.__name__: keras}, onnx=along_steps(onnx))
 
 
-_READ = {"Conv": _read_conv, "ConvTranspose": _read_conv_transpose}
+_READ = {
+    "Conv": _read_conv, "ConvInteger": of_integers(_read_conv),
+    "ConvTranspose": _read_conv_transpose,
+}  # fmt: skip
 
 CONVOLUTION = (
     *(codec for axes in (1, 2, 3) for codec in _codecs(axes)),
