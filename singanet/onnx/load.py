@@ -78,6 +78,7 @@ class NodeDrawer:
             node = self._before_casts(drawn)
             for name in filter(None, node.outputs):
                 self._sheet.makers[name] = node
+                self._same.pop(name, None)
             self._sheet.names.allow(node.outputs)
             self._node(node)
             self._pass_on(node)
@@ -172,19 +173,28 @@ class NodeDrawer:
             return self._either(use, condition)
         chosen = bool(use.needed(0).reshape(()))
         graph = use.attribute("then_branch" if chosen else "else_branch")
-        self.draw(graph)
-        return [self._sheet.values[name] for name in graph.outputs]
+        return self._outputs_of(graph)
 
     def _either(self, use: Use, condition: Tensor) -> list[Any]:
         """Convert both branches and choose an output of one for each sample."""
-        branches = [use.attribute(name) for name in ("then_branch", "else_branch")]
-        for branch in branches:
-            self.draw(branch)
+        sides = []
+        for name in ("then_branch", "else_branch"):
+            # Branches may have the same names.
+            sides.append(self._outputs_of(use.attribute(name)))
         made = []
-        for names in zip(*(branch.outputs for branch in branches), strict=True):
-            node = replace(use.node, op="Where", inputs=(use.node.inputs[0], *names))
-            made.append(self._table["Where"](Use(self._sheet, node)))
+        for values in zip(*sides, strict=True):
+            chosen = Use(self._sheet, replace(use.node, op="Where"))
+            like = next((v for v in values if isinstance(v, Tensor) and not v.folds), condition)
+            ones = (1,) * len(like.sample)
+            each = replace(condition, symbol=use.reshaped(condition, ones), axis=like.axis)
+            chosen.values = [each, *values]
+            made.append(self._table["Where"](chosen))
         return made
+
+    def _outputs_of(self, graph: FileGraph) -> list[Any]:
+        """Return the outputs of a branch."""
+        self.draw(graph)
+        return [self._sheet.values[name] for name in graph.outputs]
 
 
 @entry_point

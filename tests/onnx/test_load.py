@@ -215,10 +215,13 @@ def test_inputs_and_outputs_have_any_names_though_nodes_have_them_too(tmp_path):
 
 
 def branching(condition, path):
-    """A file whose `If` gives 2 x or −x + w."""
+    """A file whose `If` gives 2 x or −x + w; both branches have the same names."""
     helper = onnx.helper
     port = helper.make_tensor_value_info
-    twice = [node("Add", ["h", "h"], ["t"])]
+    twice = [
+        node("Add", ["h", "h"], ["t"]), node("Cast", ["t"], ["m"], to=1),
+        node("Relu", ["m"], ["e"]),
+    ]  # fmt: skip
     other = [node("Neg", ["h"], ["m"]), node("Add", ["m", "w"], ["e"])]
     branches = {
         f"{side}_branch": helper.make_graph(body, side, [], [port(body[-1].output[0], FLOAT, None)])
@@ -244,10 +247,12 @@ def test_the_value_of_an_input_chooses_a_branch(tmp_path):
             load(path, constants=constants)
 
 
-def test_each_sample_chooses_its_branch(tmp_path):
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_each_sample_chooses_its_branch(keepdims, tmp_path):
     condition = [
-        node("ReduceSum", ["x", "last"], ["s"]), node("Greater", ["s", "one"], ["c"])
-    ]  # fmt: skip
+        node("ReduceSum", ["x", "last"], ["s"], keepdims=keepdims),
+        node("Greater", ["s", "one"], ["c"]),
+    ]
     path = branching(condition, tmp_path / "net.onnx")
     x = np.array([[1.0, -1.0], [2.0, 3.0]], np.float32)
     net = load(path)
