@@ -330,8 +330,13 @@ def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array
     made = OF_CONSTANTS[node.op](Use(drawn, node))
     several = list(made) if isinstance(made, (list, tuple)) else [made]
     # An array of the file may be large, and what has no more elements is, too.
-    most = max([MOST, *(a.size for a in given.values() if all(a.strides))])
-    _pay([each for each in several if isinstance(each, Tensor)], dtype.itemsize, sheet.budget, most)
+    largest = max([MOST, *(a.size for a in given.values() if all(a.strides))])
+    _pay(
+        [each for each in several if isinstance(each, Tensor)],
+        dtype.itemsize,
+        sheet.budget,
+        largest,
+    )
     values = SymbolValues({id(param): array for param, array in drawn.fills}, dtype)
     values.put(start, (first if whole else first.astype(dtype, copy=False))[None])
     return [

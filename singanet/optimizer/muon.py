@@ -192,7 +192,7 @@ class Muon(Optimizer):
 
     def _room(self, value: Array) -> int:
         rows, columns = sorted(value.shape) if value.ndim == 2 else (0, 0)
-        size = rows * (columns + 2 * rows)
+        size = rows * (columns + rows + 2 * _block_of(rows))
         return size * np.promote_types(value.dtype, np.float32).itemsize
 
     def _sweep(self, update: ParamUpdate) -> None:
@@ -239,20 +239,45 @@ def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
     norm = xp.maximum(xp.sqrt(sum_of_squares(x)), _LEAST_NORM)
     xp.divide(x, in_type(xp, norm, x.dtype), out=x)
     rows, columns = x.shape
-    gram, factor = xp.empty((2, rows, rows), x.dtype)
+    width = _block_of(rows)
+    gram, room = xp.empty((rows, rows), x.dtype), xp.empty((2, rows * width), x.dtype)
     for _ in range(steps):
-        # Products with the transpose, of which BLAS computes half.
+        # BLAS computes half of a product with the transpose.
         xp.matmul(x, x.T, out=gram)
-        xp.matmul(gram, gram.T, out=factor)
-        factor *= _C
-        gram *= _B
-        factor += gram
-        for start in range(0, columns, rows):
-            part = x[:, start : start + rows]
-            step = gram[:, : part.shape[1]]
-            xp.matmul(factor, part, out=step)
+        _to_factor(xp, gram, room, width)
+        for start in range(0, columns, 2 * width):
+            part = x[:, start : start + 2 * width]
+            step = room.reshape(-1)[: part.size].reshape(part.shape)
+            xp.matmul(gram, part, out=step)
             part *= _A
             part += step
+
+
+def _to_factor(xp: Any, gram: Array, room: Array, width: int) -> None:
+    """Compute b G + c G² in place of the symmetric G, by blocks of columns.
+
+    A block is computed from the diagonal down. The columns at its left are overwritten by then, and
+    are read from the rows above the diagonal, which are written last.
+    """
+    rows = len(gram)
+    for start in range(0, rows, width):
+        block = gram[start:, start : start + width]
+        made, more = (each[: block.size].reshape(block.shape) for each in room)
+        xp.matmul(gram[start:, start:], block, out=made)
+        if start:
+            above = gram[:start, start:]
+            xp.matmul(above.T, above[:, :width], out=more)
+            made += more
+        made *= _C
+        block *= _B
+        block += made
+    for start in range(width, rows, width):
+        gram[:start, start : start + width] = gram[start : start + width, :start].T
+
+
+def _block_of(rows: int) -> int:
+    """Return the number of columns that are computed at a time."""
+    return min(rows, max(64, rows // 8))
 
 
 def hidden_matrices(net: Any) -> dict[ParamRoot, float]:

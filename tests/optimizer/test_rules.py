@@ -15,6 +15,7 @@ import singanet
 from singanet import layers
 from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, ShapeError, SignatureError, UnknownNameError
+from singanet.optimizer import muon as muon_rule
 from singanet.optimizer import schedules
 from singanet.params.param import ParamSpec
 from singanet.types import RowSparse
@@ -760,6 +761,16 @@ def test_muon_equals_pytorch_in_float32(nesterov, monkeypatch, rng):
         assert found == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("rows", [5, 64, 200])
+def test_the_factor_of_muons_step_is_computed_in_place(rows, rng):
+    a = rng.normal(size=(rows, rows))
+    gram = (a + a.T) / rows
+    wanted = muon_rule._B * gram + muon_rule._C * gram @ gram
+    width = muon_rule._block_of(rows)
+    muon_rule._to_factor(np, gram, np.empty((2, rows * width)), width)
+    np.testing.assert_allclose(gram, wanted, atol=1e-12)
+
+
 def test_muon_holds_one_matrix_at_a_time(rng):
     muon, names = opt.Muon(0.02), ["a", "b", "c"]
     values = [rng.normal(size=(256, 1024)).astype(np.float32) for _ in names]
@@ -778,6 +789,6 @@ def test_the_memory_of_muons_iteration_is_told():
     loss = singanet.loss.SoftmaxCrossEntropy()
     net = singanet.FeedForwardNet([*square, layers.Dense("out", 2)], loss=loss, seed=0)
     muon, sgd = (net.memory(4, rule).parts for rule in (opt.Muon(), opt.SGD(0.1, momentum=0.9)))
-    # A matrix, its product with itself, and the factor of a step.
-    assert muon["other"] - sgd["other"] == pytest.approx(3 * 512 * 512 * 4, rel=0.02)
+    # A matrix, its product with itself, and two blocks of 64 columns.
+    assert muon["other"] - sgd["other"] == pytest.approx((2 + 2 / 8) * 512 * 512 * 4, rel=0.02)
     assert muon["optimizer state"] == pytest.approx(sgd["optimizer state"], rel=0.02)
