@@ -28,7 +28,7 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     # Counted from the last axis, as shapes broadcast.
     axis -= len(filled.shape)
     parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
-    if len(parts) < 2 or not _made_apart(call, filled):
+    if len(parts) < 2 or not _reads_own_elements(call, filled):
         return ready_call(call, array_of)
 
     def on(part: slice) -> Ready:

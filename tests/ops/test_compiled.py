@@ -199,11 +199,11 @@ def test_a_function_is_made_once_for_several_processes(folder):
         function = engine.known(product, 16, False)
         x, matrix = np.ones((1, 3), np.float32), np.full((3, 16), 2, np.float32)
         bias, y = np.zeros(16, np.float32), np.empty((1, 16), np.float32)
-        given_ = [*(array.ctypes.data for array in (y, x, matrix, bias)), 1, 3, 16]
+        given_ = [*(array.ctypes.data for array in (y, x, matrix, bias)), 1, 3, 16, 0, 1]
         function.call(*given_)
         np.testing.assert_array_equal(y, 6)
         y[:] = 0
-        record = (ctypes.c_int64 * 7)(*given_)
+        record = (ctypes.c_int64 * len(given_))(*given_)
         function.briefly(ctypes.addressof(record))
         np.testing.assert_array_equal(y, 6)
     engine._kept.cache_clear()
@@ -211,8 +211,10 @@ def test_a_function_is_made_once_for_several_processes(folder):
 
 
 def test_panels_are_whole_vectors_of_at_most_four():
-    found = [pool.width_of(n) for n in (1, 16, 17, 48, 49, 64, 65, 1000)]
+    found = [pool.width_of(n, 3) for n in (1, 16, 17, 48, 49, 64, 65, 1000)]
     assert found == [LANES, LANES, 2 * LANES, 3 * LANES, *[4 * LANES] * 4]
+    # Sums of four rows and of more columns have no registers without AVX-512.
+    assert pool.width_of(1000, 4) == LANES
 
 
 # -- Batch normalization --------------------------------------------------------------------------

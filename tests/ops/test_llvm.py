@@ -24,6 +24,7 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
 from singanet.ops.llvm import LlvmOps, depthwise, kernels, winograd
 from singanet.ops.llvm.plans import CompiledPlan, shared
@@ -429,6 +430,27 @@ def test_a_matrix_that_threads_share_is_not_llvms(two_threads, monkeypatch):
         )
     assert kernels._is_compiled(ops, x, small, None)
     assert not kernels._is_compiled(ops, x, large, None)
+
+
+@pytest.mark.parametrize(("rows", "bias"), [(1, True), (5, False), (40, True)])
+def test_threads_share_products_of_few_rows_to_the_same_bits(ops, narrow, rows, bias, monkeypatch):
+    x, weight = draw(rows, 300), draw(300, 1500, seed=1)
+    line = draw(1500, seed=2) if bias else None
+    assert kernels.product_of_rows.fits(ops, x, weight, line)
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        monkeypatch.setattr(kernels, "is_worth_threads", lambda *given, count=count: count > 1)
+        ops.trim(prepared=True)
+        found.append(kernels.product_of_rows.run(ops, x, weight, line, relu=True))
+    close(found[0], np.maximum(x @ weight + (0 if line is None else line), 0))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    for other in ((draw(65, 4), draw(4, 9)), (x.astype(np.float64), weight), (draw(0, 4), weight)):
+        assert not kernels.product_of_rows.fits(ops, *other, None)
+    assert not kernels.product_of_rows.fits(narrow, x, weight, None)
+    monkeypatch.setattr(kernels, "cache_size", lambda: 4 * 300 * LANES)
+    assert not kernels.product_of_rows.fits(ops, x, weight, None)
 
 
 def test_parts_of_stages_are_shared():

@@ -123,19 +123,23 @@ _TOGETHER = 4
 """Rows multiplied at a time, with a panel's sums in registers."""
 
 
-def width_of(outputs: int) -> int:
-    """Return the columns of a panel: whole vectors, at most four."""
-    return LANES * min(-(-outputs // LANES), 4)
+def width_of(outputs: int, rows: int) -> int:
+    """Return the columns of a panel: a vector, or of fewer rows than go together up to four.
+
+    More sums would exceed the registers of a processor without AVX-512, and take twice the time.
+    """
+    return LANES if rows >= _TOGETHER else LANES * min(-(-outputs // LANES), 4)
 
 
 def product(width: int, relu: bool) -> Code:
-    """Write a function of products, rows, matrix and bias; of numbers of rows, inputs, outputs.
+    """Write a function of products, rows, matrix and bias.
 
-    The matrix has panels of ``width`` columns, each (inputs, width), the bias one line; both are
-    padded to whole panels. Relu preserves NaN.
+    Integer arguments: the numbers of rows, inputs and outputs, and the range of panels. The matrix
+    has panels of ``width`` columns, each (inputs, width), the bias one line; both are padded to
+    whole panels. Relu preserves NaN.
     """
-    code = Code(f"dense_{width}_{relu}", pointers=4, numbers=3)
-    y, x, matrix, bias, rows, inputs, outputs = code.arguments
+    code = Code(f"dense_{width}_{relu}", pointers=4, numbers=5)
+    y, x, matrix, bias, rows, inputs, outputs, begin, end = code.arguments
     vectors = width // LANES
 
     def multiply(first: Value, count: int, panel: Value) -> None:
@@ -174,14 +178,13 @@ def product(width: int, relu: bool) -> Code:
                     total = code.add(total, sums[row, v, 1])
                 if relu:
                     total = code.positive(total)
-                begin = code.sum(column, LANES * v)
-                place = code.sum(code.times(code.sum(first, row), outputs), begin)
-                left = code.first(code.less(outputs, begin))
+                start = code.sum(column, LANES * v)
+                place = code.sum(code.times(code.sum(first, row), outputs), start)
+                left = code.first(code.less(outputs, start))
                 code.store_some(total, y, code.times(place, FLOAT), left)
 
-    panels = code.whole(code.sum(outputs, width - 1), width)
     together = code.times(code.whole(rows, _TOGETHER), _TOGETHER)
-    with code.each(0, panels) as panel:
+    with code.each(begin, end) as panel:
         with code.each(0, together, _TOGETHER) as first:
             multiply(first, _TOGETHER, panel)
         with code.each(together, rows) as first:

@@ -20,7 +20,9 @@ class LlvmOps(PlannedOps):
     attend_few = in_order(few.attend_few, last=attending.attend_few)
     matmul = in_order(few.matmul, last=linear.matmul)
     affine = in_order(few.affine, last=linear.affine)
-    affine_constant = in_order(kernels.product, last=linear.affine_constant)
+    affine_constant = in_order(
+        kernels.product, kernels.product_of_rows, last=linear.affine_constant
+    )
     activation = in_order(few.silu, kernels.of_one, last=pointwise.activation)
     l2_norm = in_order(few.l2_norm, last=normalise.l2_norm)
     rotate = in_order(few.rotate, last=scores.rotate)

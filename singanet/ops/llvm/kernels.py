@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FORWARD, LANES, Rows, rows_of
+from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, FORWARD, LANES, Rows, rows_of
+from singanet.ops.costs import cache_size
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps, is_dense
-from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
+from singanet.ops.llvm.plans import SHARED, CompiledPlan, Crew, shared
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -321,27 +322,29 @@ def _multiply(
     """Compute `Ops.affine_constant` with the matrix in panels of columns."""
     from singanet.ops.compiled.pool import width_of
 
-    xp, (inputs, outputs) = ops.xp, weight.shape
-    width = width_of(outputs)
+    xp, rows, (inputs, outputs) = ops.xp, len(x), weight.shape
+    width = width_of(outputs, rows)
     panels = -(-outputs // width)
     line, whole = ops.zeros((panels * width,), x), ops.zeros((inputs, panels * width), x)
     whole[:, :outputs] = weight
     if bias is not None:
         line[:outputs] = bias
     packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
-    y: Array = xp.empty((len(x), outputs), x.dtype)
-    key = len(x), inputs, outputs, width, relu
-    return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=0) else None
+    y: Array = xp.empty((rows, outputs), x.dtype)
+    key = rows, inputs, outputs, width, relu
+    # Other threads of Python, and those of the kernel, run beside large products.
+    alone = ops.threads == 1 and rows * weight.size > _ALONE
+    passes = SHARED if alone or is_worth_threads(ops, rows, weight.size) else 0
+    return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=passes) else None
 
 
 def _product(
     crew: Crew, rows: int, inputs: int, outputs: int, width: int, relu: bool
 ) -> CompiledPlan:
     """Operands: the products, the rows, the matrix in panels, the padded bias."""
-    numbers = rows, inputs, outputs
-    return CompiledPlan(
-        crew, _product_function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,)
-    )
+    stages = shared((rows, inputs, outputs), (-(-outputs // width),), crew.threads)
+    function = _product_function(width, relu)
+    return CompiledPlan(crew, function, stages, reads=(1, 2, 3), writes=(0,))
 
 
 @cache
@@ -383,3 +386,25 @@ def _is_compiled(
 
 
 product = Route("compiled", _multiply, _is_compiled)
+
+_FEW_ROWS = 64
+"""Rows up to which a BLAS gains little from arranging its factors for the caches."""
+
+
+def _are_few_rows(
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> bool:
+    """Whether NumPy's product, of factors that it arranges in each call, takes longer."""
+    rest = [] if bias is None else [bias]
+    return (
+        x.ndim == 2
+        and len(x) <= _FEW_ROWS
+        # All rows read a panel, from the core's cache.
+        and 2 * FLOAT * LANES * len(weight) <= cache_size()
+        and not ops.narrow
+        and ops.serves(1, x, weight, *rest)
+        and has_compiler()
+    )
+
+
+product_of_rows = Route("compiled rows", _multiply, _are_few_rows)
