@@ -206,7 +206,7 @@ class OffloadExecutor(LayerByLayer):
             with self._turn():
                 self._adopt_new()
                 self.move_state()
-                made = self.programs.passes(net, feed, self._turn, self.rule)
+                made = self.programs._passes(net, feed, self._turn, self.rule)
             if made is not None:
                 return WatchedPass(made, self.watched)
         self._begin()
@@ -325,7 +325,7 @@ class OffloadExecutor(LayerByLayer):
         if self._turns(net):
             with self._turn():
                 self._adopt_new()
-                found = self.programs.answers(net, asked, self._turn)
+                found = self.programs._answers(net, asked, self._turn)
             if found is not None:
                 return self.watched(found) if asked.streamed else found
         self._begin()

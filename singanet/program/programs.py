@@ -241,13 +241,13 @@ class Programs:
 
         With layers ``asked``, or a plan ``other`` than the net's, the layers run.
         """
-        made = None if other is not None or asked else self.passes(net, feed)
+        made = None if other is not None or asked else self._passes(net, feed)
         if made is not None:
             return made
         walked = self._walked if other is None else None
         return self._layers.forward(net, feed, asked, walked, other=other)
 
-    def passes(
+    def _passes(
         self,
         net: Net,
         feed: Mapping[str, Any],
@@ -382,9 +382,9 @@ class Programs:
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """Yield the gradients ``asked`` of ``net``, by a program if one exists."""
-        return self.answers(net, asked) or self._layers.gradients(net, asked)
+        return self._answers(net, asked) or self._layers.gradients(net, asked)
 
-    def answers(
+    def _answers(
         self,
         net: Net,
         asked: Asked,

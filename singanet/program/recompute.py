@@ -57,7 +57,9 @@ def with_kept_parameters(
         if not changing:
             return call
         refs = [ref for ref in refs_of(call) if ref.token in changing]
-        if {ref.token for ref in refs} != changing or any(_nbytes(ref) > SMALL for ref in refs):
+        # What is stored lies nowhere yet.
+        large = any(_nbytes(ref) > SMALL or ref not in outside for ref in refs)
+        if large or {ref.token for ref in refs} != changing:
             return replace(call, once=True)
         for ref in refs:
             if ref not in copies:

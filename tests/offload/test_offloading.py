@@ -748,8 +748,14 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
     assert not any(held)
 
 
+@pytest.mark.parametrize("small", [8, 1 << 16])
 @pytest.mark.parametrize("level", ["layers", "sqrt"])
-def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(tmp_path, x_y, level):
+def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(
+    tmp_path, x_y, level, small, monkeypatch
+):
+    # A stored array, or a part of one, may be small.
+    monkeypatch.setattr("singanet.offload.offloaded.SMALL", small)
+
     def make():
         net = net_of()
         net.programs.recompute = "none" if level == "layers" else level
