@@ -104,7 +104,7 @@ _PIECE = 4 << 20
 
 
 class _LoadedArray:
-    """An array in ``memory`` of the shelf; whether somebody may change it, as it is ``lent``."""
+    """An array in ``memory`` of the shelf; ``lent`` if a caller may change it."""
 
     __slots__ = ("array", "lent", "memory")
 
@@ -131,7 +131,7 @@ class OffloadStore:
         # The arrays that are zeros until they are written.
         self._blank: set[str] = set()
         self._parts: Mapping[str, Sequence[Entry]] = {}
-        # Those asked for last at the end.
+        # The most recently used arrays are last.
         self._held: dict[str, _LoadedArray] = {}
         self._free: list[LentMemory] = []
         # A program's thread reads and writes meanwhile.
@@ -427,7 +427,7 @@ class OffloadStore:
             elif self._program is not None and self._run_now is None:
                 self._drop_program()
             else:
-                # What is lent has to stay.
+                # Lent arrays have to stay.
                 break
         for k, memory in enumerate(self._free):
             if memory.nbytes == nbytes:
