@@ -251,7 +251,7 @@ class Pipeline:
     def _carried_out(
         self, run: StageRun, by_layers: Callable[[], Any], asked: tuple[str, ...] = ()
     ) -> Any:
-        """What ``by_layers`` gives, by a program if there is one; see `Programs`."""
+        """Return the result of ``by_layers``, by a program if there is one; see `Programs`."""
         with self.net.device.scope():
             if self.programs is None:
                 return by_layers()
