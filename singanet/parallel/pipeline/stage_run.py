@@ -43,10 +43,10 @@ _AXES = 8
 
 
 class Wire:
-    """Sends and receives lists of arrays of ``device``, of which some may be None.
+    """Sends and receives lists of arrays of ``device``, in which some may be None.
 
-    Sends are begun and not waited for: two stages that send each other large arrays would wait
-    for ever. A number goes with each list.
+    Sends do not block: two stages that send each other large arrays would wait forever. A number is
+    sent with each list.
     """
 
     def __init__(self, comm: Communicator, device: Device) -> None:
@@ -56,8 +56,8 @@ class Wire:
     def send(
         self, arrays: Sequence[Any], to: int, tag: int, what: str, number: float = 0.0
     ) -> None:
-        """Begin to send ``arrays``, which nobody may change before `settle`."""
-        # One that is done lets go of its array.
+        """Start to send ``arrays``, which must not change before `settle`."""
+        # A completed request frees its array.
         self._pending = [request for request in self._pending if not request.test()]
         header = np.zeros((len(arrays) + 1, 2 + _AXES), np.float64)
         header[0, 0] = number
@@ -73,9 +73,9 @@ class Wire:
     def receive(
         self, count: int, source: int, tag: int, what: str, into: Sequence[Any] | None = None
     ) -> tuple[list[Any], float]:
-        """The ``count`` arrays that ``source`` has sent, and the number.
+        """Receive the ``count`` arrays that ``source`` has sent, and the number.
 
-        They lie where ``into`` says, if it does. Errors: others than these come.
+        They are written to ``into`` if given. Errors: arrays of other shapes or types.
         """
         header = np.empty((count + 1, 2 + _AXES), np.float64)
         self.comm.receive(header, source, tag, what)
@@ -98,7 +98,7 @@ class Wire:
         return found, float(header[0, 0])
 
     def settle(self) -> None:
-        """Wait until all that was sent is gone."""
+        """Wait until all sends are complete."""
         while self._pending:
             self._pending.pop(0).wait()
 
@@ -113,9 +113,9 @@ def form_of(array: Any) -> tuple[Shape, np.dtype[Any]] | None:
 
 @dataclass
 class Told:
-    """Sums over the micro-batches that the last stage has seen: losses, counts and the score.
+    """Sums over the micro-batches of the last stage: losses, counts and the score.
 
-    Scores weigh by samples; without a score it is None.
+    Scores are weighted by samples; without a score it is None.
     """
 
     losses: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -143,11 +143,10 @@ class Told:
 
 @dataclass
 class StageBatch:
-    """What a step of a stage is about: the ``feed`` of the whole net, and the ``request``.
+    """The batch of a stage's step: the ``feed`` of the whole net, and the ``request``.
 
-    ``gather`` sums gradients within ``chain``. ``told`` is what the last stage has seen, ``whole``
-    the counts of the whole batch, if asked for, ``number`` the weight of the micro-batch under way,
-    NaN for sums.
+    ``gather`` sums gradients within ``chain``. ``told`` has the results of the last stage,
+    ``number`` the weight of the present micro-batch, NaN for sums.
     """
 
     feed: Mapping[str, Any]
@@ -161,12 +160,12 @@ class StageBatch:
     score: float | None = None
 
     def weigh(self, counts: Counts) -> None:
-        """Note what a micro-batch of these ``counts`` weighs, as a part of the whole batch's."""
+        """Set the weight of a micro-batch of these ``counts`` within the whole batch."""
         weight = counts.weight if self.whole is None else counts.weight_in(self.whole)
         self.number = np.nan if weight is None else weight
 
     def begin(self, number: float) -> None:
-        """Let the stages know what the next micro-batch weighs."""
+        """Pass the weight of the next micro-batch to the stages."""
         self.number = number
         self.chain.begin(None if np.isnan(number) else number)
 
@@ -174,11 +173,11 @@ class StageBatch:
 class StageRun:
     """The run of the stage ``part`` over batches that are cut at ``cuts`` into micro-batches.
 
-    ``ops`` are its passes in their order. Contexts are let go of as their micro-batch goes back.
-    ``joined`` is called with what was gathered of all: parameters may be on several stages.
-    If gradients depend on the counts of the whole batch, on all processes, ``whole`` makes these
-    from the counts of this stage's micro-batches: all go forward before the first goes back.
-    ``forms`` are the arrays that came from other stages, without their values.
+    ``ops`` are its passes in order. Contexts are freed when their micro-batch goes backward.
+    ``joined`` is called with the summed gradients, as parameters may be on several stages. If
+    gradients depend on the counts of the whole batch, on all processes, ``whole`` computes them
+    from the counts of this stage's micro-batches: all go forward before the first goes backward.
+    ``forms`` are the shapes and types of the arrays from other stages.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class StageRun:
         net = part.net._execution_plan()
         below = net.backward(net.slots_of(net.outputs), ()).below
         places = {step.name: i for i, step in enumerate(net.steps)}
-        # Of what takes no gradient none is asked for.
+        # Only entries with a gradient are asked for.
         self.asked = tuple(name for name in part.plan.entries if below[places[name]])
         self.forms: dict[Any, list[Any]] = {}
 
@@ -208,9 +207,9 @@ class StageRun:
         return not self.part.plan.sent
 
     def walked(self, on: Any) -> Iterator[LayerGradients]:
-        """All passes, ``on`` a step that carries them out: what was gathered of all micro-batches.
+        """Run all passes by the step ``on``; return the summed gradients of all micro-batches.
 
-        It comes as masters take it.
+        They are in the type of the masters.
         """
         items: list[LayerGradients] = []
         self._left.clear()
@@ -226,22 +225,22 @@ class StageRun:
         return popped(items)
 
     def _tell(self) -> None:
-        """Let all stages know the loss."""
+        """Send the loss to all stages."""
         batch, row = self.batch, self.wire.comm
         told = row.broadcast(batch.told.as_array(), row.size - 1, "the loss")
         batch.loss, batch.score = float(told[0]), float(told[1]) if told[2] else None
 
     def forward(self, on: Any, i: int, train: bool, asked: Collection[str] = ()) -> dict[str, Any]:
-        """Run micro-batch ``i`` on what came, and send on what later stages read.
+        """Run micro-batch ``i`` on the received arrays, and send outputs to later stages.
 
-        The outputs of the net that are here, and those of the steps ``asked`` for. In training
-        they stay for the way back.
+        Returns the outputs of the net on this stage, and of the steps ``asked`` for. In training
+        they stay for backward.
         """
         plan = self.part.plan
         given = {name: on.fed(partial(self._fed, name, i)) for name in plan.fed}
         for k, names in plan.received.items():
             given |= self._received(on, names, k, FORWARD, i, f"micro-batch {i} of stage {k}")
-        # It is the backward's, too, as nobody asks in training.
+        # The same plan is used in backward, as nothing is asked for in training.
         keep = self.asked if train else ()
         wanted = {*plan.outputs, *asked}
         made, contexts = on.plan.forward(given, wanted, on.ops, on.rng, train, keep)
@@ -257,9 +256,9 @@ class StageRun:
         return cut(self.batch.feed[name], self.cuts[i])
 
     def _backward(self, on: Any, i: int) -> list[LayerGradients]:
-        """Take micro-batch ``i`` back; what the gatherer hands on of its gradients.
+        """Run micro-batch ``i`` backward; return the gradients that the accumulator passes on.
 
-        Gradients of what came from earlier stages go there. The last stage begins with the loss.
+        Gradients of received arrays go to the earlier stages. The last stage starts with the loss.
         """
         plan = self.part.plan
         outputs, contexts = self._left.pop(i)
@@ -268,7 +267,7 @@ class StageRun:
             of_loss = on.from_loss(i, outputs)
             starts = {slot: [grad] for slot, grad in of_loss.items()}
             del of_loss
-        # As in a walk through all: what reads an output last is added first.
+        # As in a backward of the whole net: the last reader's gradient is added first.
         for k in sorted(plan.sent, reverse=True):
             what = f"gradients of micro-batch {i} from stage {k}"
             made = self._received(on, plan.sent[k], k, BACKWARD, i, what)
@@ -301,7 +300,7 @@ class StageRun:
         return ready
 
     def update(self, on: Any, behind: UpdateChain, items: Iterable[LayerGradients]) -> None:
-        """Let the chain ``behind`` the loss scaling update, which only rounds what was updated."""
+        """Update by the chain ``behind`` the loss scaling, which only rounds the updated values."""
         changed: list[str] = []
         look, scaled = self.batch.request.on_layer, self.batch.chain.scaled
 
@@ -316,17 +315,17 @@ class StageRun:
         values = {param.name: on.place(param.value) for param in self.part.params()}
 
         def rounded() -> Iterator[LayerGradients]:
-            """``items``, of which each is rounded once it was updated: averages follow that."""
+            """Yield ``items``; each is rounded after its update, before averages read it."""
             for item in items:
                 yield item
                 scaled.updated(item.names, [values[name] for name in item.names])
 
         behind.apply(rounded(), seen)
-        # What a reducer has updated in its end.
+        # Values that a reducer has updated at its end.
         scaled.updated(changed, [values[name] for name in changed])
 
     def agree(self, taken: FiniteCheck) -> None:
-        """Let ``taken`` decide with the other stages whether all gradients are finite."""
+        """Have ``taken`` decide with the other stages whether all gradients are finite."""
         mine = np.array(float(taken.refused))
         if self.wire.comm.all_reduce(mine, what="whether all gradients are finite"):
             taken.look("of another stage", np.array(False))
@@ -363,7 +362,7 @@ class StageRun:
         self.send(on, arrays, k, tag, what)
 
     def send(self, on: Any, arrays: list[Any], k: int, tag: int, what: str) -> None:
-        """Let stage ``k`` have ``arrays``, of which some may be None."""
+        """Send ``arrays`` to stage ``k``; some may be None."""
 
         def send(arrays: list[Any]) -> None:
             self.wire.send(arrays, k, tag, f"{what} to stage {k}", self.batch.number)
@@ -382,7 +381,7 @@ class StageRun:
         return found
 
     def receive(self, on: Any, count: int, k: int, tag: int, what: str) -> list[Any]:
-        """The ``count`` arrays of stage ``k``, of which some may be None."""
+        """Receive the ``count`` arrays of stage ``k``; some may be None."""
 
         def receive(into: list[Any] | None = None) -> list[Any]:
             found, number = self.wire.receive(count, k, tag, what, into)
@@ -407,7 +406,7 @@ def _parts(made: Any) -> list[Any]:
 
 
 def _scaled(grad: Any, share: Any) -> Any:
-    """``grad`` times ``share``, in its place if it is an array: the accumulator fills that anew."""
+    """``grad`` times ``share``, in place if it is an array: the accumulator overwrites it later."""
     if is_one(share):
         return grad
     ops = ops_for(grad.rows if isinstance(grad, RowSparse) else grad)
@@ -422,10 +421,10 @@ def _times(grad: RowSparse, share: float) -> RowSparse:
 
 
 class MicroBatchedStep(ByLayers):
-    """Carries out the step ``batch`` of ``run`` now; a `Carrier`.
+    """Runs the step ``batch`` of ``run`` now; a `Carrier`.
 
-    Gradients are gathered behind the loss scaling, if any, so that what comes of the walk is what
-    the stages behind both take.
+    Gradients are summed after loss scaling is undone, if any, in the form that the inner stages
+    expect.
     """
 
     holds = True
@@ -441,34 +440,34 @@ class MicroBatchedStep(ByLayers):
         self.chain = UpdateChain(self.gather and self.gather.optimizer)
 
     def norm(self) -> TwoPasses | None:
-        """As `Carrier`; whether it is due all stages find out together."""
+        """The clipping by norm; all stages find out together whether it is due."""
         norm = self.chain.norm
         return None if norm is None or norm.clip.knows else norm
 
     def rehearsed(self) -> AbstractContextManager[None]:
-        """As `Carrier`: nothing comes twice."""
+        """A block with no effect: nothing runs twice."""
         return nullcontext()
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """As `Carrier`."""
+        """Run all passes."""
         return self._run.walked(self)
 
-    # -- what a run asks ------------------------------------------------------------------------
+    # -- the interface to runs ------------------------------------------------------------------
 
     def fed(self, function: Callable[[], Any]) -> Any:
-        """What the net is fed with."""
+        """Return the inputs of the net."""
         return function()
 
     def made(
         self, name: str, function: Callable[[], list[Any]], key: Any, forms: dict[Any, list[Any]]
     ) -> list[Any]:
-        """The arrays that ``function`` makes, whose ``forms`` are kept by ``key``."""
+        """Return the arrays of ``function``, and store their ``forms`` under ``key``."""
         found = function()
         forms[key] = [*map(form_of, found)]
         return found
 
     def give(self, name: str, function: Callable[[list[Any]], object], arrays: list[Any]) -> None:
-        """Let ``function`` have ``arrays``."""
+        """Pass ``arrays`` to ``function``."""
         function(arrays)
 
     def place(self, value: Array) -> Array:
@@ -489,12 +488,12 @@ class MicroBatchedStep(ByLayers):
         return of_loss
 
     def weigh(self) -> None:
-        """Let the stages know what the micro-batch weighs."""
+        """Pass the weight of the micro-batch to the stages."""
         if not self._run.is_last:
             self._batch.begin(self._batch.number)
 
     def only_now(self, why: str) -> None:
-        """Nothing: it is not recorded."""
+        """Do nothing, since it is not recorded."""
 
     # -- as `Carrier` -----------------------------------------------------------------------------
 
@@ -504,8 +503,8 @@ class MicroBatchedStep(ByLayers):
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """As `Carrier`: the norm of the gradients of all stages."""
-        # A stage that trains nothing has gathered nothing, and knows by the others that it is due.
+        """A block with the norm of the gradients of all stages."""
+        # A stage without trained parameters learns from the others whether it is due.
         due = norm.due()
         own = float(norm_of(norm.previewed(items))) if due else 0.0
         known = self._run.norm_of_all(own, due)
