@@ -302,7 +302,8 @@ class LoadRun:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        # As Python ends the thread stands still: what it has not written is no checkpoint yet.
+        # When Python exits, the thread stands still; arrays that it has not written are in no
+        # checkpoint.
         if not sys.is_finalizing():
             self._thread.join()
 
