@@ -25,7 +25,7 @@ from singanet.types import Array
 
 
 class Master(NamedTuple):
-    """What a chain asks of a parameter, whose ``value`` is its master in float32."""
+    """A parameter as its chain sees it: ``value`` is its float32 master."""
 
     name: str
     value: Array
@@ -33,9 +33,9 @@ class Master(NamedTuple):
 
 
 class StageCalls:
-    """Writes down what the ``run`` of a pipeline's stage asks for, on the tape of ``recorder``.
+    """Records the requests of the ``run`` of a pipeline's stage on the tape of ``recorder``.
 
-    The run's ``batch`` is that of the replay under way. What other stages send are places that
+    The run's ``batch`` is the batch of the present replay. Arrays of other stages are places that
     calls fill.
     """
 
@@ -44,7 +44,7 @@ class StageCalls:
         self.plan, self.ops, self.rng = recorder.plan, self._tape.ops, recorder.draws()
 
     def fed(self, function: Callable[[], Any]) -> Any:
-        """The places of what the net is fed with."""
+        """The places of the net's inputs."""
         self._enter("forward")
         made = own(self._tape, function())
 
@@ -70,7 +70,7 @@ class StageCalls:
         return [*made]
 
     def give(self, name: str, function: Callable[[list[Any]], object], arrays: list[Any]) -> None:
-        """Let ``function`` have copies of ``arrays``, whose memory others will use."""
+        """Pass copies of ``arrays`` to ``function``, as their memory is used again."""
 
         def give(arrays: list[Any]) -> None:
             function(map_arrays(arrays, partial(np.array, order="C")))
@@ -83,7 +83,7 @@ class StageCalls:
         return self._tape.place(value)
 
     def only_now(self, why: str) -> None:
-        """Refuse to record it. Raises `NotRecordableError`."""
+        """Refuse to record. Raises `NotRecordableError`."""
         raise NotRecordableError(why)
 
     def do(self, name: str, function: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ class StageCalls:
         self._tape.layer, self._tape.phase = "", phase
 
     def _filling(self, name: str, function: Callable[[Any], object], made: Any) -> None:
-        """Write down a call of ``function``, which fills the arrays of ``made``.
+        """Record a call of ``function``, which fills the arrays of ``made``.
 
         Raises `NotRecordableError` for arrays of no samples.
         """
@@ -106,10 +106,10 @@ class StageCalls:
 
 
 class RecordedStage(StageCalls):
-    """Writes all micro-batches of a stage down, and the updates behind them; a `Carrier`.
+    """Records all micro-batches of a stage, and the updates after them; a `Carrier`.
 
-    Updates are those of the parameters, or masters, ``trained``. The weight of a micro-batch is
-    known at a replay.
+    The parameters ``trained``, or their masters, are updated. A micro-batch's weight is known at
+    replay.
     """
 
     holds = True
@@ -131,23 +131,23 @@ class RecordedStage(StageCalls):
         return self._norm
 
     def rehearsed(self) -> AbstractContextManager[None]:
-        """As `Carrier`: nothing comes twice."""
+        """A block with no effect: nothing runs twice."""
         return nullcontext()
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         items: Iterator[LayerGradients] = self._run.walked(self)
         if self._updates._weighs:
-            # The stages behind were told with the last micro-batch.
+            # The inner stages got the weight of the last micro-batch.
             self._updates.weigh(lambda outputs: None, None)
         return placed(self._tape, items)
 
     def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
-        """As `Carrier`, at each replay."""
+        """Record a check whether the gradients of ``layer`` are ``finite``."""
         look = partial(taken.look, layer)
         self._tape.add(look, (finite,), {}, (), "hidden", name="finite").barrier = True
 
     def agree(self, taken: FiniteCheck) -> None:
-        """As `Carrier`, at each replay."""
+        """Record the decision whether the step is applied."""
         self._enter("communication")
         self.do("agree", partial(self._run.agree, taken))
 
@@ -157,7 +157,7 @@ class RecordedStage(StageCalls):
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """As `Carrier`: the norm of the gradients of all stages."""
+        """A block with the norm of the gradients of all stages."""
         known, run = np.ones(()), self._run
 
         def agree(own: Array) -> None:
@@ -222,7 +222,7 @@ class RecordedStage(StageCalls):
             return None
 
     def weigh(self) -> None:
-        """Let the stages and kernels know what the micro-batch weighs."""
+        """Pass the weight of the micro-batch to the stages and kernels."""
         run, names, last = self._run, self._names, self._left == 1
         self._left -= 1
         weight, share = pair = self._weight, self._share
@@ -242,7 +242,7 @@ class RecordedStage(StageCalls):
 
 
 class StageLoss:
-    """The batch of a stage that is replayed, as a loss that knows what its program has seen."""
+    """The batch of a replayed stage, in the place of a `LossStep`."""
 
     note = ""
 
