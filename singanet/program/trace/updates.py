@@ -140,9 +140,9 @@ class RecordedChain(UpdateChain):
     def _try_out(
         self, stage: Any, copy: Any, names: Names, values: Values, grads: Grads, scale: Any
     ) -> None:
-        """Compare a user's ``stage`` for a layer with the calls that its ``copy`` writes.
+        """Compare a user's ``stage`` for a layer with the recorded calls of its ``copy``.
 
-        Raises `NotRecordableError` if these do not make what it makes.
+        Raises `NotRecordableError` if the results differ.
         """
         if any(map(is_sparse, grads)):
             return
@@ -161,7 +161,7 @@ class RecordedChain(UpdateChain):
             left = {key: vars(tried)[key] for key in kept}
             trial = TrialMemory(tape, tape.calls[mark:])
             plain, near = trial.given((given, scale))
-            # A count goes on, unless `case` tells of it.
+            # Counts continue, unless the stage has a `case` of its own.
             goes_on = type(stage).case is Wrapper.case
             counts = {k: v for k, v in left.items() if goes_on and not arrays_in(v)}
             vars(tried).update(trial.given(kept) | counts)
