@@ -133,6 +133,12 @@ class Ops(Protocol):
         depend on the number of slices.
         """
 
+    def multiplier(self, weight: Array, rows: int) -> Callable[[Array, Array], Array]:
+        """Return ``multiply(a, out)``, which multiplies C-ordered rows by ``weight`` many times.
+
+        The lanes of ``rows`` rows may call it. It copies a weight that is not in the right order.
+        """
+
     def has_sweep(self, function: Any, size: int) -> bool:
         """Whether `sweep` may serve ``function`` for ``size`` elements: `sweep` prepares much."""
 

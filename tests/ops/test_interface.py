@@ -27,7 +27,7 @@ from singanet.ops.onednn import OneDnnOps
 
 SURROUNDINGS = {
     "as_one", "lanes", "team", "settings", "remarks", "trim", "pass_on_nan", "prepared_held",
-    "has_sweep", "sweep",
+    "has_sweep", "multiplier", "sweep",
 }  # fmt: skip
 """Methods of a backend that are not kernels."""
 

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 import singanet
 from singanet.device import Device
 from singanet.layers import (
+    GRU,
+    LSTM,
+    RNN,
     Activation,
     BatchNormalization,
     Conv2D,
@@ -20,6 +23,7 @@ from singanet.layers import (
     Flatten,
     Layer,
     MaxPooling2D,
+    Reshape,
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
@@ -69,6 +73,7 @@ def compiles(monkeypatch):
     monkeypatch.setattr(kernels, "_LEAST", 1)
     monkeypatch.setattr(kernels, "_COMPILED_POOL_LEAST", 1)
     monkeypatch.setattr(depthwise, "_LEAST", 1)
+    monkeypatch.setattr(kernels, "_MANY_NUMBERS", 1)
 
 
 def draw(*shape, seed=0):
@@ -453,6 +458,26 @@ def test_threads_share_products_of_few_rows_to_the_same_bits(ops, narrow, rows, 
     assert not kernels.product_of_rows.fits(ops, x, weight, None)
 
 
+def test_products_with_one_matrix_in_lanes(ops, narrow, monkeypatch):
+    def takes(rows, *shape, kind=np.float32, ops=ops):
+        weight = draw(*shape, seed=1).astype(kind)
+        multiply = ops.multiplier(weight, rows)
+        x = draw(rows, shape[0]).astype(kind)
+        close(multiply(x, np.empty((rows, shape[1]), kind)).astype(np.float32), x @ weight)
+        return multiply.__module__ == kernels.__name__
+
+    assert takes(4, 256, 256)
+    assert takes(7, 1000, 70)
+    assert not takes(3, 256, 256)
+    assert not takes(65, 256, 256)
+    assert not takes(4, 255, 256)
+    assert not takes(4, 256, 256, kind=np.float64)
+    assert not takes(4, 256, 256, ops=narrow)
+    monkeypatch.setattr(ops, "lane_count", lambda rows, work: 2)
+    assert not takes(7, 256, 256)
+    assert takes(128, 256, 256)
+
+
 def test_parts_of_stages_are_shared():
     assert shared((8, 9), (5, 1, 0), 1) == [[(8, 9, 0, 5, 0, 1, 0, 0)]]
     assert shared((8,), (5, 1, 0), 2) == [
@@ -498,12 +523,24 @@ def pooled_net():
                    Flatten("flat"), Dense("scores", 3))  # fmt: skip
 
 
+def recurrent_net():
+    return stacked(
+        Reshape("rows", (9, 16), input_sample_shape=(2, 9, 8)),
+        LSTM("lstm", 20),
+        GRU("gru", 24),
+        RNN("tanh", 18, rnn_mode="tanh", return_sequences=False),
+        Dense("scores", 3),
+    )
+
+
 def dense_net():
     return stacked(Dense("one", 33, input_sample_shape=(20,)), Activation("relu"),
                    Dense("two", 70), Activation("again"), Dense("scores", 3))  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "n"), [(normalized_net, 520), (pooled_net, 30)])
+@pytest.mark.parametrize(
+    ("make", "n"), [(normalized_net, 520), (pooled_net, 30), (recurrent_net, 7)]
+)
 def test_a_net_trains_as_without_a_compiler_recorded_or_not(ops, compiles, monkeypatch, make, n):
     x, y, made = draw(n, 2, 9, 8), np.arange(n) % 3, []
     for there in (True, False):

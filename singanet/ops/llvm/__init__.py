@@ -24,6 +24,7 @@ class LlvmOps(PlannedOps):
         kernels.product, kernels.product_of_rows, last=linear.affine_constant
     )
     activation = in_order(few.silu, kernels.of_one, last=pointwise.activation)
+    multiplier = kernels.multiplier
     l2_norm = in_order(few.l2_norm, last=normalise.l2_norm)
     rotate = in_order(few.rotate, last=scores.rotate)
     combine = in_order(kernels.of_sum, last=pointwise.combine)

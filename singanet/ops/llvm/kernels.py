@@ -7,18 +7,20 @@ computes again if y is positive, from x and beta, which it gets in place of a ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.ops.blas import product as product_by_numpy
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, FORWARD, LANES, Rows, rows_of
 from singanet.ops.costs import cache_size
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps, is_dense
-from singanet.ops.llvm.plans import SHARED, CompiledPlan, Crew, shared
+from singanet.ops.llvm.plans import SHARED, CompiledPlan, Crew, PythonCrew, shared
+from singanet.ops.numpy import NumpyOps
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -322,20 +324,59 @@ def _multiply(
     """Compute `Ops.affine_constant` with the matrix in panels of columns."""
     from singanet.ops.compiled.pool import width_of
 
-    xp, rows, (inputs, outputs) = ops.xp, len(x), weight.shape
+    rows, (inputs, outputs) = len(x), weight.shape
     width = width_of(outputs, rows)
-    panels = -(-outputs // width)
-    line, whole = ops.zeros((panels * width,), x), ops.zeros((inputs, panels * width), x)
-    whole[:, :outputs] = weight
-    if bias is not None:
-        line[:outputs] = bias
-    packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
-    y: Array = xp.empty((rows, outputs), x.dtype)
+    packed, line = _panels(ops, weight, bias, width)
+    y: Array = ops.xp.empty((rows, outputs), x.dtype)
     key = rows, inputs, outputs, width, relu
     # Other threads of Python, and those of the kernel, run beside large products.
     alone = ops.threads == 1 and rows * weight.size > _ALONE
     passes = SHARED if alone or is_worth_threads(ops, rows, weight.size) else 0
     return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=passes) else None
+
+
+def _panels(ops: PlannedOps, weight: Array, bias: Array | None, width: int) -> tuple[Array, Array]:
+    """Return the matrix in panels of ``width`` columns and the bias, filled up with zeros."""
+    inputs, outputs = weight.shape
+    panels = -(-outputs // width)
+    line, whole = ops.zeros((panels * width,), weight), weight
+    if bias is not None:
+        line[:outputs] = bias
+    if outputs % width:
+        whole = ops.zeros((inputs, panels * width), weight)
+        whole[:, :outputs] = weight
+    return ops.xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1)), line
+
+
+_MANY_NUMBERS = 1 << 16
+"""Numbers of a matrix from which a BLAS takes longer to arrange it than for some rows' products."""
+
+
+def multiplier(ops: PlannedOps, weight: Array, rows: int) -> Callable[[Array, Array], Array]:
+    """Return `Ops.multiplier` with the matrix in panels, which all products read."""
+    lane = rows // ops.lane_count(rows, _ALONE)
+    if not (
+        _LEAST_ROWS <= lane <= _FEW_ROWS
+        and weight.size >= _MANY_NUMBERS
+        and not ops.narrow
+        and ops.serves(1, weight)
+        and has_compiler()
+    ):
+        return NumpyOps.multiplier(ops, weight, rows)
+    packed, line = _panels(ops, weight, None, LANES)
+
+    def multiply(a: Array, out: Array) -> Array:
+        key = len(a), *weight.shape, LANES, False
+        # Lanes run beside each other, without Python's lock.
+        done = ops.runs(_product_of_lane, key, out, a, packed, line, passes=SHARED)
+        return out if done else product_by_numpy(ops.xp, a, weight, out)
+
+    return multiply
+
+
+def _product_of_lane(crew: Crew, *key: Any) -> CompiledPlan:
+    """Operands: those of `_product`."""
+    return _product(PythonCrew(1, crew.brief), *key)
 
 
 def _product(
@@ -387,8 +428,8 @@ def _is_compiled(
 
 product = Route("compiled", _multiply, _is_compiled)
 
-_FEW_ROWS = 64
-"""Rows up to which a BLAS gains little from arranging its factors for the caches."""
+_LEAST_ROWS, _FEW_ROWS = 4, 64
+"""Rows for which a BLAS arranges its factors for the caches, and gains little from it."""
 
 
 def _are_few_rows(

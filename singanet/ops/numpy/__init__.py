@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import workers
+from singanet.ops.blas import product
 from singanet.ops.casts import has_compiler
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import lift
@@ -65,6 +66,12 @@ class NumpyOps:
     def lane_count(self, samples: int, multiplications: int) -> int:
         """Return the number of lanes that the work is worth."""
         return linear.count(samples, multiplications) if self.on_host else 1
+
+    def multiplier(self, weight: Array, rows: int) -> Callable[[Array, Array], Array]:
+        """Return ``multiply(a, out)`` for products with ``weight``."""
+        # A contiguous copy is read in longer runs by each product.
+        held = self.xp.ascontiguousarray(weight)
+        return lambda a, out: product(self.xp, a, held, out)
 
     def has_sweep(self, function: Any, size: int) -> bool:
         """Return False: NumPy has no other form."""

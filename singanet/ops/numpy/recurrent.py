@@ -11,11 +11,10 @@ An LSTM has gate blocks i, f, g, o; c = f c + i g, h = o tanh(c). Source: Hochre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from singanet.ops.blas import product
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.window import (
@@ -26,6 +25,9 @@ from singanet.ops.window import (
     RecurrentStates,
 )
 from singanet.types import Array, Shape
+
+Multiply = Callable[[Array, Array], Array]
+"""``multiply(a, out)``: the product with one matrix, see `Ops.multiplier`."""
 
 __all__: list[str] = []
 
@@ -75,9 +77,11 @@ def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
 
 
 def through_state(
-    ops: Ops, d: Array, across: Array, direction: Direction, t: int, dh: Array, room: Array | None
+    ops: Ops, d: Array, back: Multiply, direction: Direction, t: int, dh: Array, room: Array | None
 ) -> None:
     """Backpropagate ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
+
+    ``back`` multiplies by the transposed weight.
 
     Gradients bypass a skipped step; ``room`` is a buffer for them, or None if there are no such
     steps or the kernel handles them.
@@ -86,7 +90,7 @@ def through_state(
     if room is not None:
         assert direction.skips is not None
         xp.multiply(dh, direction.skips[t], out=room)
-    product(xp, d, across, dh)
+    back(d, dh)
     if direction.drop is not None:
         xp.multiply(dh, direction.drop, out=dh)
     if room is not None:
@@ -148,13 +152,14 @@ def _elman_states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None)
     """
     direction, weight, (steps, n, size) = case.direction, case.weights[1], gates.shape
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    multiply = ops.multiplier(weight, n)
     for lane in ops.lanes(n, gates.size * size):
-        _elman_steps(ops, gates[:, lane], h[:, lane], weight, direction.of(lane), case.mode)
+        _elman_steps(ops, gates[:, lane], h[:, lane], multiply, direction.of(lane), case.mode)
     return h
 
 
 def _elman_steps(
-    ops: Ops, gates: Array, h: Array, weight: Array, direction: Direction, mode: str
+    ops: Ops, gates: Array, h: Array, multiply: Multiply, direction: Direction, mode: str
 ) -> None:
     """Compute the states of some samples, step by step."""
     xp = ops.xp
@@ -162,7 +167,7 @@ def _elman_steps(
     for t in direction.steps():
         before, after = direction.around(t)
         hb = h[after]
-        product(xp, fed(ops, h[before], direction, room), weight, hb)
+        multiply(fed(ops, h[before], direction, room), hb)
         xp.add(hb, gates[t], out=hb)
         if mode == "relu":
             xp.maximum(hb, 0, out=hb)
@@ -188,16 +193,15 @@ def _elman_states_back(
         xp.multiply(after, after, out=dgates)
         xp.subtract(1, dgates, out=dgates)
     clear(ops, direction.skips, dgates)
-    # A contiguous copy, read in longer runs by the product of each step.
-    across = xp.ascontiguousarray(weight.T)
+    back = ops.multiplier(weight.T, len(dh))
     for lane in ops.lanes(len(dh), dgates.size * len(weight)):
         given = None if dy is None else dy[:, lane]
-        _elman_steps_back(ops, given, dh[lane], dgates[:, lane], across, direction.of(lane))
+        _elman_steps_back(ops, given, dh[lane], dgates[:, lane], back, direction.of(lane))
     return dgates
 
 
 def _elman_steps_back(
-    ops: Ops, dy: Array | None, dh: Array, dgates: Array, across: Array, direction: Direction
+    ops: Ops, dy: Array | None, dh: Array, dgates: Array, back: Multiply, direction: Direction
 ) -> None:
     """Backpropagate some samples, step by step; ``dgates`` changes from slopes to gradients."""
     xp = ops.xp
@@ -207,7 +211,7 @@ def _elman_steps_back(
         if dy is not None:
             xp.add(dh, dy[t], out=dh)
         xp.multiply(d, dh, out=d)
-        through_state(ops, d, across, direction, t, dh, room)
+        through_state(ops, d, back, direction, t, dh, room)
 
 
 @kernel(half="lift")
@@ -243,9 +247,10 @@ def _states(
     size = width // 3
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
     linear: Array = xp.empty((steps, n, size), gates.dtype)
+    multiply = ops.multiplier(weight, n)
     for lane in ops.lanes(n, gates.size * size):
         states = h[:, lane], linear[:, lane]
-        _steps(ops, gates[:, lane], *states, weight, bias_n, direction.of(lane))
+        _steps(ops, gates[:, lane], *states, multiply, bias_n, direction.of(lane))
     return h, linear
 
 
@@ -254,7 +259,7 @@ def _steps(
     gates: Array,
     h: Array,
     linear: Array,
-    weight: Array,
+    multiply: Multiply,
     bias_n: Array,
     direction: Direction,
 ) -> None:
@@ -266,7 +271,7 @@ def _steps(
         before, after = direction.around(t)
         hb, old = h[after], h[before]
         rz, new = gates[t, :, : 2 * size], gates[t, :, 2 * size :]
-        product(xp, fed(ops, old, direction, narrow), weight, wide)
+        multiply(fed(ops, old, direction, narrow), wide)
         xp.add(rz, wide[:, : 2 * size], out=rz)
         # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
         xp.multiply(rz, 0.5, out=rz)
@@ -300,12 +305,11 @@ def _gru_states_back(
     if direction.skips is not None:
         clear(ops, direction.skips, of_x, of_h)
         update = xp.where(direction.skips, 1, update)
-    # A contiguous copy, read in longer runs by the product of each step.
-    across = xp.ascontiguousarray(weight.T)
+    back = ops.multiplier(weight.T, len(dh))
     for lane in ops.lanes(len(dh), gates.size * size):
         given = None if dy is None else dy[:, lane]
         slopes = of_x[:, lane], of_h[:, lane], update[:, lane]
-        _steps_back(ops, given, dh[lane], slopes, across, direction.of(lane))
+        _steps_back(ops, given, dh[lane], slopes, back, direction.of(lane))
     return of_x, of_h
 
 
@@ -314,7 +318,7 @@ def _steps_back(
     dy: Array | None,
     dh: Array,
     slopes: tuple[Array, Array, Array],
-    across: Array,
+    back: Multiply,
     direction: Direction,
 ) -> None:
     """Backpropagate some samples, step by step; ``slopes`` of the gates become gradients."""
@@ -327,7 +331,7 @@ def _steps_back(
         for block in blocks:
             xp.multiply(block[t], dh[:, None], out=block[t])
         xp.multiply(dh, update[t], out=narrow)
-        through_state(ops, of_h[t], across, direction, t, dh, None)
+        through_state(ops, of_h[t], back, direction, t, dh, None)
         xp.add(dh, narrow, out=dh)
 
 
@@ -386,9 +390,10 @@ def _lstm_states(
     slope = xp.full(width, 0.5, gates.dtype)
     slope[2 * size : 3 * size] = 1
     shift = 1 - slope
+    multiply = ops.multiplier(weight, n)
     for lane in ops.lanes(n, gates.size * size):
         states = h[:, lane], c[:, lane]
-        _lstm_steps(ops, gates[:, lane], *states, weight, (slope, shift), direction.of(lane))
+        _lstm_steps(ops, gates[:, lane], *states, multiply, (slope, shift), direction.of(lane))
     return h, c
 
 
@@ -397,7 +402,7 @@ def _lstm_steps(
     gates: Array,
     h: Array,
     c: Array,
-    weight: Array,
+    multiply: Multiply,
     squeeze: tuple[Array, Array],
     direction: Direction,
 ) -> None:
@@ -409,7 +414,7 @@ def _lstm_steps(
         before, after = direction.around(t)
         z, hb, cb = gates[t], h[after], c[after]
         seen = fed(ops, h[before], direction, narrow)
-        xp.add(z, product(xp, seen, weight, wide), out=z)
+        xp.add(z, multiply(seen, wide), out=z)
         xp.multiply(z, slope, out=z)
         xp.tanh(z, out=z)
         xp.multiply(z, slope, out=z)
@@ -442,12 +447,11 @@ def _lstm_states_back(
     if direction.skips is not None:
         clear(ops, direction.skips, dgates, to_c)
         forget = ops.xp.where(direction.skips, 1, forget)
-    # A contiguous copy, read in longer runs by the product of each step.
-    across = ops.xp.ascontiguousarray(weight.T)
+    back = ops.multiplier(weight.T, len(dh))
     for lane in ops.lanes(len(dh), gates.size * size):
         given = None if dy is None else dy[:, lane]
         slopes = dgates[:, lane], to_c[:, lane], forget[:, lane]
-        _lstm_steps_back(ops, given, dh[lane], dc[lane], slopes, across, direction.of(lane))
+        _lstm_steps_back(ops, given, dh[lane], dc[lane], slopes, back, direction.of(lane))
     return dgates
 
 
@@ -457,7 +461,7 @@ def _lstm_steps_back(
     dh: Array,
     dc: Array,
     slopes: tuple[Array, Array, Array],
-    across: Array,
+    back: Multiply,
     direction: Direction,
 ) -> None:
     """Backpropagate some samples, step by step; ``slopes`` of the gates become gradients."""
@@ -474,7 +478,7 @@ def _lstm_steps_back(
         xp.multiply(block[:, :3], dc[:, None], out=block[:, :3])
         xp.multiply(block[:, 3], dh, out=block[:, 3])
         xp.multiply(dc, forget[t], out=dc)
-        through_state(ops, dgates[t], across, direction, t, dh, room)
+        through_state(ops, dgates[t], back, direction, t, dh, room)
 
 
 def _slopes(ops: Ops, gates: Array, before: Array, after: Array) -> tuple[Array, Array]:
