@@ -632,7 +632,8 @@ ROWS = [
         [(2, (7, 9), c, m, window) for c, m in ((3, 1), (1, 2), (4, 2))
          for window in GEOMETRIES[:8]],
         depthwise, depthwise_back, True,
-        [(2, (7, 9), 16, m, Window((3, 3), (2, 1), SAME)) for m in (1, 2)]),
+        [(2, (7, 9), 16, m, Window((3, 3), (2, 1), SAME)) for m in (1, 2)]
+        + [(4, (16, 16), 40, 1, PLAIN)]),
     Row("channels_last", lambda draw, *shape: (draw(*shape),), [(2, 3, 4, 5), (1, 1, 3, 1)],
         lambda x: x.transpose(0, 2, 3, 1), large=[(3, 20, 16, 17)]),
     Row("max_pool", lambda draw, shape, window: (draw(*shape), window, True), POOL_SIZES, maxima,
