@@ -257,13 +257,15 @@ def read_json(
     except (ValueError, RecursionError) as error:
         raise budget.refuse(f"{what} in JSON", f"{type(error).__name__}: {error}"[:200]) from None
     inner, levels = iter([found]), 0
-    while level := [each for each in inner if isinstance(each, (dict, list))]:
+    while level := [each for each in inner if type(each) in _NESTED]:
         levels += 1
         budget.expect_depth(levels)
-        inner = chain.from_iterable(
-            each.values() if isinstance(each, dict) else each for each in level
-        )
+        inner = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
     return found
+
+
+_NESTED = frozenset((dict, list))
+"""The types of values with values in them, of which the parser makes no subclasses."""
 
 
 def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refusal) -> Shape:

@@ -408,7 +408,7 @@ class ChecksumThread:
 def bytes_of(array: Array) -> memoryview:
     """Return the memory of a C-contiguous ``array`` as bytes, without a copy."""
     # memoryview cannot cast an empty array.
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
+    return array.data.cast("B") if array.size else memoryview(bytearray())
 
 
 def write_bytes(stream: BinaryIO, data: memoryview, hasher: ChecksumThread) -> bytes:
@@ -442,6 +442,9 @@ def read_bytes(
     Errors: `FileFormatError` if the file ends early.
     """
     checksum = before or Checksum()
+    if len(data) <= PIECE:
+        read_exactly(stream, data, where)
+        return checksum.update(data).digest()
     for start in range(0, len(data), PIECE):
         piece = data[start : start + PIECE]
         read_exactly(stream, piece, where)
@@ -462,7 +465,7 @@ def read_exactly(stream: BinaryIO, data: memoryview, where: str) -> None:
 
 def as_bools(array: Array) -> Array:
     """Return ``array``; in a boolean one every non-zero byte becomes True."""
-    if array.dtype == np.bool_:
+    if array.dtype.kind == "b":
         np.not_equal(array.view(np.uint8), 0, out=array)
     return array
 

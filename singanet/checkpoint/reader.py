@@ -242,7 +242,12 @@ def open_file(path: Path) -> BinaryIO:
                 received=kind.name,
                 advice=kind.advice or "pass the path of a file",
             )
-        return path.open("rb")
+        # Small arrays and a table are read together.
+        return path.open("rb", buffering=_BUFFER)
+
+
+_BUFFER = 1 << 18
+"""Bytes that are read ahead."""
 
 
 def record_path(path: str | os.PathLike[str]) -> Path:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import Budget, read_json
+from singanet.base.arguments import MAX_RANK, Budget, read_json
 from singanet.base.files import path_of, replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
@@ -63,11 +65,16 @@ DTYPES = {
     "I64": "<i8",
     "F64": "<f8",
 }
+ChecksumsIn = Callable[[dict[str, str]], dict[str, str] | None]
 _TYPES = {**{name: np.dtype(code) for name, code in DTYPES.items()}, BFLOAT: np.dtype("<f4")}
 
 
-def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
+def parse(
+    text: bytes, size: int, where: str, checksums_in: ChecksumsIn = lambda metadata: None
+) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
     """Return the metadata, and offset and entry of each array, for ``size`` bytes of data.
+
+    ``checksums_in(metadata)`` takes the checksums out of our files' metadata.
 
     Errors: `FileFormatError` for violations of the format: gaps, overlaps, trailing bytes, repeated
     names, unknown types.
@@ -93,7 +100,13 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
     if len(table) > MAX_ARRAYS:
         raise too_many(where)
     check_names(table, where)
-    found = [_entry(name, item, size, where) for name, item in table.items()]
+    checksums = checksums_in(metadata)
+    found = [
+        _entry(
+            name, item, size, where, "" if checksums is None else str(checksums.get(name, "none"))
+        )
+        for name, item in table.items()
+    ]
     end = 0
     for offset, entry in sorted(found, key=lambda item: (item[0], item[1].stored)):
         if offset != end:
@@ -101,28 +114,32 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
         end += entry.stored
     if end != size:
         raise broken(where, f"{end} bytes of data by the table", f"{size}")
-    return dict(metadata), found
+    return metadata, found
 
 
-def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
-    where = f"{where}, array {name!r}"
+def _entry(name: str, item: Any, size: int, where: str, checksum: str) -> tuple[int, Entry]:
+    def refused(expected: str, received: str, advice: str = _DAMAGED) -> FileFormatError:
+        return broken(f"{where}, array {name!r}", expected, received, advice)
+
     if not isinstance(item, dict):
-        raise broken(where, "dtype, shape and data_offsets", str(item)[:60])
+        raise refused("dtype, shape and data_offsets", str(item)[:60])
     kind = str(item.get("dtype"))
     shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
-        raise broken(where, "shape and offsets of integers", str(item)[:120])
-    if kind not in _TYPES:
+        raise refused("shape and offsets of integers", str(item)[:120])
+    dtype = _TYPES.get(kind)
+    if dtype is None:
         advice = "write the file again with a supported type: PyTorch's tensor.float() gives F32"
-        raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
-    dtype = _TYPES[kind]
+        raise refused(f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
     width = 2 if kind == BFLOAT else dtype.itemsize
-    axes = check_shape(shape, width, size, where)
     begin, end = offsets
-    wanted = Entry(name, axes, dtype, end - begin, kind=BFLOAT if kind == BFLOAT else "")
-    if end - begin != wanted.nbytes * width // dtype.itemsize or end > size:
-        raise broken(where, f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
-    return begin, wanted
+    # A shape of just these bytes of the file cannot be too large.
+    axes, claimed = tuple(shape), math.prod(shape) * width if len(shape) <= MAX_RANK else 0
+    if not 0 < claimed == end - begin or end > size:
+        check_shape(shape, width, size, f"{where}, array {name!r}")
+        if end - begin != claimed or end > size:
+            raise refused(f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
+    return begin, Entry(name, axes, dtype, claimed, checksum, BFLOAT if kind == BFLOAT else "")
 
 
 def _naturals(value: Any) -> list[int] | None:
@@ -161,29 +178,28 @@ class SafetensorsReader(StreamReader):
             raise broken(self.where, f"a table of at most {LONGEST} bytes", str(length))
         data = 8 + length
         raw = self._stream.read(length)
-        self.metadata, found = parse(raw, self._size - data, self.where)
-        checksums = self._our_checksums(raw)
+        self.metadata, found = parse(
+            raw, self._size - data, self.where, partial(self._our_checksums, raw)
+        )
         self._places = {entry.name: data + offset for offset, entry in found}
         for _, entry in found:
-            name, dtype = entry.name, entry.dtype
-            checksum = "" if checksums is None else str(checksums.get(name, "none"))
             if entry.kind == BFLOAT and self._words:
-                dtype = np.dtype("<u2")
-            self.entries[name] = Entry(name, entry.shape, dtype, entry.stored, checksum, entry.kind)
+                entry = replace(entry, dtype=np.dtype("<u2"))
+            self.entries[entry.name] = entry
         for name, kept in self._share(self.metadata).items():
             self._places[name] = self._places[kept]
 
-    def _our_checksums(self, raw: bytes) -> dict[str, str] | None:
-        """Remove our checksums from the metadata and return them, None for other files.
+    def _our_checksums(self, raw: bytes, metadata: dict[str, str]) -> dict[str, str] | None:
+        """Remove our checksums from the ``metadata`` and return them, None for other files.
 
         Another program may have copied them to other arrays; it writes its metadata before the rows
         in ``raw``. Files of earlier versions have no checksum of the rows.
         """
-        mark, sealed = self.metadata.pop(KEY, None), self.metadata.pop(TABLE, None)
+        mark, sealed = metadata.pop(KEY, None), metadata.pop(TABLE, None)
         if mark is None:
             return None
         self.version = f"singanet format {check_version(mark, self.where)}"
-        text = self.metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
+        text = metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
         rows, _, _ = raw.rpartition(b'"%s":' % METADATA.encode())
         if sealed is not None and b'"data_offsets":' not in rows and b'"data_offsets":' in raw:
             self.version += REWRITTEN
