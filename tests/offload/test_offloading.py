@@ -771,15 +771,26 @@ def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(
     assert twins.net.executor.shelf.peak <= 250_000
 
 
+class OwnLoss(SquaredError):  # noqa: N818
+    """A user's loss, which is a Python step."""
+
+    def forward(self, flag, x, y, sample_weight=None):
+        return 2 * super().forward(flag, x, y.copy(), sample_weight)
+
+    def backward(self):
+        return 2 * super().backward()
+
+
+@pytest.mark.parametrize("loss", [SquaredError, OwnLoss])
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 @pytest.mark.parametrize("broken", [False, True])
-def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
+def test_mixed_precision_is_that_in_memory(tmp_path, loss, extra, broken):
     wide, nets = 240, []
     x, y = np.random.default_rng(0).standard_normal((2, 8, wide), np.float32)
     for k in (0, 1):
         layers = [Dense("a", wide, input_sample_shape=(wide,)), BatchNormalization("norm")]
         layers += [Dropout("drop", 0.2), Activation("relu"), Dense("b", wide)]
-        net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
+        net = singanet.FeedForwardNet(layers, loss=loss(), seed=1)
         precision = opt.MixedPrecision(scale=2.0**18 if broken else 2.0**8)
         net.compile(Adam(lr=0.01), mixed_precision=precision)
         if k:

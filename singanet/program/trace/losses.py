@@ -91,8 +91,6 @@ class LossStep:
             tape.refine = None
             if isinstance(self.loss, MultiLoss):
                 self.loss.parts = parts
-        if looks:
-            self.seen.y = self.seen.weight = None
         return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
 
     def _kernels(
@@ -245,7 +243,6 @@ class LossOfHead(LossStep):
             read.barrier = True
             tape.add(self._score_now, (self._scores, found), {}, (), "hidden", name="metric")
             tape.calls[-1].barrier = True
-            self.seen.y = self.seen.weight = None
         return {self.names[0]: [self._given[self._plan.of_loss[1]], *[None] * len(found)]}
 
     def weight(

@@ -179,6 +179,8 @@ class Recorder:
             kind = LossStep if self.plan.head is None else LossOfHead
             self.loss = kind(self.net, self.plan, y, weighted)
             tell(RecordedStep(self, updates, given, beside), chain)
+            # The batch is not kept; each replay has another.
+            self.loss.seen.y = self.loss.seen.weight = None
         self.tape.drops_unread = chain._selects
         self._keep(updates)
 
