@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import BackendError, FileAccessError
+from singanet.loss import SquaredError
 from singanet.optimizer import SGD, Adafactor, Adam
 from singanet.training.callbacks import ModelCheckpoint
 from tests.offload.twins import KEEP, Twins, arrays_of, batch, expect_same, net_of
@@ -34,6 +35,22 @@ def test_steps_are_those_in_the_memory_of_the_device(tmp_path, gpu, rule):
     twins.net.onload()
     twins.expect_same()
     assert all(type(value) is type(batch[0]) for value in twins.net.param_values())
+
+
+class OwnLoss(SquaredError):  # noqa: N818
+    """A user's loss, which sees values when a step is recorded."""
+
+
+def test_a_loss_of_the_users_own_is_shown_outputs(tmp_path, gpu):
+    def make():
+        net = net_on(gpu)
+        net.compile(SGD(lr=0.1), OwnLoss())
+        return net
+
+    twins = Twins(make, tmp_path / "net", KEEP, lambda: SGD(lr=0.1))
+    twins.step(*batch_on(gpu), times=3)
+    assert twins.net.executor.programs.notes
+    expect_same(arrays_of(twins.net), arrays_of(twins.plain))
 
 
 def test_a_loop_of_ones_own_updates_in_place(tmp_path, gpu):

@@ -56,7 +56,7 @@ class Values:
         """Return the array at ``ref``."""
         token, lowering = tape.tokens[ref.token], tape.lowering
         if type(token.held) is LoadedArray:
-            return ref.array(token.held.now())
+            return lowering.view(token.held.now(), ref)
         if token.held is not None and not token.writes:
             return lowering.outside({ref: tape.outside[ref]})[ref]
         if ref.token not in self._memory:
