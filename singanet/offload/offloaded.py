@@ -116,11 +116,12 @@ class _Behind(Wrapper):
 
 
 class OffloadExecutor(LayerByLayer):
-    """Runs the layers one after the other, each with its arrays read ahead and written back.
+    """Carries calls out by programs, which load arrays from a folder and store them there.
 
-    ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
-    optimizers' arrays outside ``slots`` stay in memory. With ``activations`` the arrays of contexts
-    go to the folder as well, and nothing is recomputed.
+    What is not recorded runs layer by layer, and waits for each array. ``before`` is the executor
+    of the net in memory. Parameters of up to 64 KiB, running state and what optimizers keep other
+    than in ``slots`` stay in memory. With ``activations`` the arrays that programs save for
+    backward go to the folder as well, and nothing is recomputed.
     """
 
     can = Capabilities(
