@@ -372,7 +372,7 @@ def test_a_walk_does_not_go_on_within_a_step(tmp_path, x_y):
     net.offload(tmp_path / "net", KEEP)
     walk = net.backward(net.forward(True, x_y[0]) - x_y[1])
     next(walk)
-    with pytest.raises(CallOrderError, match="goes on within it"):
+    with pytest.raises(CallOrderError, match="continues within it"):
         net.step(*x_y, SGD(lr=0.1), measure=lambda *_: next(walk))
 
 
