@@ -733,8 +733,8 @@ def test_layers_that_run_again(tmp_path, x_y):
 def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch):
     net, held = net_of(), []
 
-    def runs(*arguments):
-        y, ctx = run_step(*arguments)
+    def runs(*arguments, **named):
+        y, ctx = run_step(*arguments, **named)
         large = [a for a in ctx.params.values() if a.nbytes > 1 << 16]
         held.append(bool(large) and isinstance(ctx.params, dict))
         return y, ctx
