@@ -130,11 +130,10 @@ class UpdateChain:
 
         It does not if the rule or a constraint uses norms of the whole parameter.
         """
-        alike = isinstance(self.rule, ElementWise) and type(self.rule)._sweep is ElementWise._sweep
-        return alike and (self.rule.constraint, self.rule._spec_of(param).constraint) == (
-            None,
-            None,
-        )
+        own = self.own_rule
+        if own is None or not own._alike:
+            return False
+        return own.constraint is None and own._spec_of(param).constraint is None
 
     def updates_by_each_use(self, param: Param) -> bool:
         """Whether the gradient of each use of ``param`` is applied in turn; see `Optimizer`."""

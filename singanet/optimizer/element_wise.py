@@ -59,6 +59,10 @@ class ElementWise(Optimizer):
             decay(xp, w, kept)
             self._rule(xp, w, g, parts, b, *scalars)
 
+    @property
+    def _alike(self) -> bool:
+        return type(self)._sweep is ElementWise._sweep
+
     def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterable[Block]:
         """Return views of value, gradient and state for each block, and two scratch arrays."""
         if xp is not np or not (value.flags.c_contiguous and grad.flags.c_contiguous):
@@ -99,7 +103,7 @@ class ElementWise(Optimizer):
     def _rows_at_a_time(self, xp: Any, indices: Array, update: ParamUpdate) -> Iterator[RowSparse]:
         """Yield the gradient by blocks, or whole if the update of a row depends on other rows."""
         grad, count = update.grad, len(indices)
-        by_element = type(self)._sweep is ElementWise._sweep and update.state.constraint is None
+        by_element = self._alike and update.state.constraint is None
         if by_element and xp is np:
             count = max(1, BLOCK * count // max(grad.size, 1))
         for start in range(0, len(indices), max(count, 1)):

@@ -322,9 +322,16 @@ class Optimizer(Counted, Configurable, ABC):
             needs.append(terms.EACH_STEP)
         if type(self)._rule_for is not Optimizer._rule_for:
             needs.append(terms.ALIKE)
-        kind = type(self).__name__
-        remedy, takes = ("use AdamW", (terms.BEGUN,)) if self.rests else ("", ())
-        return Terms(tuple(needs), takes=takes, received=kind, remedy=remedy)
+        takes = [terms.BEGUN] if self.rests else []
+        if not self._alike:
+            takes.append(terms.ELEMENTS)
+        kind, remedy = type(self).__name__, "use AdamW" if self.rests else ""
+        return Terms(tuple(needs), takes=tuple(takes), received=kind, remedy=remedy)
+
+    @property
+    def _alike(self) -> bool:
+        """Whether the rule updates each element by itself."""
+        return False
 
     @property
     def owners(self) -> Owners:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from singanet.base.terms import FLOATS, ORDER, Terms
+from singanet.base.terms import ELEMENTS, FLOATS, ORDER, Terms
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, brief
 from singanet.layers.embedding import Cache, Embedding
@@ -385,7 +385,7 @@ class CachedRows(TableRows):
         if not by_element(rule, param):
             raise ArgumentError(
                 f"parameter {param.name!r}, cache",
-                expected="an elementwise rule, such as SGD, AdaGrad or Adam",
+                expected=ELEMENTS,
                 received=brief(rule),
                 advice="remove the cache of its Embedding, or use another rule",
             )
@@ -496,7 +496,7 @@ _DRAWN = 1 << 20
 """Elements that are drawn at a time."""
 
 
-CACHED = Terms(exact=(ORDER, FLOATS), keeps="bits")
+CACHED = Terms(needs=(ELEMENTS,), exact=(ORDER, FLOATS), keeps="bits")
 """The terms of tables with a `layers.Cache`."""
 
 

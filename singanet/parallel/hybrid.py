@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from singanet.base import terms
+from singanet.base.terms import Terms
 from singanet.engine.model import NetCore
 from singanet.errors import UnknownNameError, brief, did_you_mean, one_of
 from singanet.optimizer.chain import UpdateChain
@@ -56,6 +57,7 @@ class Hybrid(AllReduce):
 
     traits = ReducerTraits(takes=(terms.STATE, terms.VALUES), inside=(terms.ALIKE,))
     _meets_anew = True
+    _ranks: ServerRanks | None = None
 
     def __init__(
         self,
@@ -86,6 +88,11 @@ class Hybrid(AllReduce):
         carried = {k: a for k, a in self.state_dict().items() if self._is_served(k)}
         own = {"_rows": {}, "_holder": None, "_carried": {**self._carried, **carried}}
         return {**super().__getstate__(), **own}
+
+    @property
+    def _terms(self) -> Terms:
+        found = super()._terms
+        return found if self._alone else replace(found, needs=(*found.needs, terms.WORKERS))
 
     @property
     def _alone(self) -> bool:

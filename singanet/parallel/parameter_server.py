@@ -134,6 +134,7 @@ class ParameterServer(RankReducer):
         inside=(terms.GRADIENTS, terms.SUMS, terms.ALIKE),
     )
     _meets_anew = True
+    _ranks: ServerRanks | None = None
 
     def __init__(
         self,

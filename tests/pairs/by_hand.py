@@ -82,7 +82,8 @@ class Plain:
                 wide = out.astype(np.float32) if out.dtype == np.float16 else out
                 share = len(rows) / count
                 loss += float(part.forward(True, wide, target[rows]).mean()) * share
-                scale = SCALE if out.dtype == np.float16 else 1.0
+                # Less than the training's, which divides by the samples first.
+                scale = SCALE / 2**4 if out.dtype == np.float16 else 1.0
                 for names, _, grads in net.backward((part.backward() * scale).astype(out.dtype)):
                     for name, grad in zip(names, grads, strict=True):
                         shape = values[name].shape

@@ -48,9 +48,9 @@ def comparison_of(features: frozenset[str]) -> Comparison:
 
 
 @cache
-def expected(shape: frozenset[str], made: Comparison, seed: int = 0) -> Outcome:
+def expected(shape: frozenset[str], made: Comparison, seed: int = 0, rule: str = "sgd") -> Outcome:
     """What a training leaves with the features of ``made``, of a net for all of ``shape``."""
-    case = Case(shape, made.against, made.dtype, seed)
+    case = Case(shape, made.against, made.dtype, seed, rule)
     if made.formula:
         with multiplying_bfloat16() if "bfloat16" in case else nullcontext():
             return by_hand(case)
@@ -58,14 +58,17 @@ def expected(shape: frozenset[str], made: Comparison, seed: int = 0) -> Outcome:
         return carried_out(case, Path(folder))[0]
 
 
-def difference(found: list[Outcome], wanted: Outcome, tolerance: float) -> str:
-    """In what the outcomes of ranks are not ``wanted``; "" for nothing."""
+def difference(found: list[Outcome], wanted: Outcome, tolerance: float, least: float = 0.0) -> str:
+    """In what the outcomes of ranks are not ``wanted``; "" for nothing.
+
+    ``least`` is the least size of arrays that numbers are compared with.
+    """
     for rank, each in enumerate(found):
         if each.values.keys() != wanted.values.keys():
             return f"other parameters on rank {rank}"
         for name, value in wanted.values.items():
             off = np.abs(each.values[name].astype(float) - value).max()
-            if not off <= tolerance * np.abs(value).max():
+            if not off <= tolerance * max(np.abs(value).max(), least):
                 return f"{name} of rank {rank} is off by {off:.2g} of {np.abs(value).max():.2g}"
     losses: Any = np.mean([each.losses for each in found], axis=0)
     if not np.allclose(losses, wanted.losses, max(tolerance, NEAR), 0):

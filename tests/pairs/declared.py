@@ -17,8 +17,7 @@ from singanet.engine import adapting, backward, fusion
 from singanet.engine.executor import RECORDING
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.executor import symbols
-from singanet.offload import offloading
-from singanet.offload.offloaded import FolderPlace
+from singanet.offload import offloaded, offloading
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -46,6 +45,7 @@ from singanet.parallel.server import ServerRanks
 from singanet.params.narrow import NarrowWeights
 from singanet.testing import communicators
 from singanet.training import compiled
+from tests.pairs.training import RULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "features.md"
 BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
@@ -94,7 +94,7 @@ FEATURES: dict[str, Terms] = {
     "recompute": Recomputer.terms,
     "micro-batches": joined(SUM, PARTED, Accumulator(SGD(0.1), 2)._terms),
     "budget": fitting.TERMS,
-    "offload": joined(offloading.TERMS, Terms(takes=FolderPlace.takes)),
+    "offload": joined(offloading.TERMS, Terms(takes=offloaded.FolderPlace.takes)),
     "float16": joined(ScaledUpdates(SGD(0.1), MixedPrecision())._terms, only(TYPE)),
     "bfloat16": joined(compiled.BFLOAT16, only(TYPE)),
     "all-reduce": joined(SUM, reducer(AllReduce)),
@@ -128,11 +128,15 @@ CLOSE = frozenset(name for name in NAMES if FEATURES[name].keeps == "rounding")
 """Features that leave results as they are; for others `tests.pairs.by_hand` has formulas."""
 PAIRS = [frozenset(pair) for pair in combinations(NAMES, 2)]
 TABLES = "cached embeddings"
+RULED = {"user's optimizer", "schedule-free"}
+"""Features that have a rule of their own."""
 
 
-def parts_of(features: frozenset[str]) -> dict[str, Terms]:
-    """The terms of ``features``, of which those that become one reducer are one."""
+def parts_of(features: frozenset[str], rule: str = "sgd") -> dict[str, Terms]:
+    """The terms of ``features`` and a ``rule``; those that become one reducer are one."""
     parts = {name: FEATURES[name] for name in NAMES if name in features}
+    if {"recorded", "offload"} <= features:
+        parts["recorded"] = joined(RECORDING, offloaded.RECORDED_STEPS)
     clip = "clipping by global norm" if "clipping by global norm" in features else ""
     if "all-reduce" in features and features & {"parameter server", TABLES}:
         # A frozen table is none.
@@ -144,6 +148,9 @@ def parts_of(features: frozenset[str]) -> dict[str, Terms]:
         parts["parameter server"] = joined(SUM, reducer(ParameterServer, clip))
         if TABLES in parts:
             parts[TABLES] = cached_rows.CACHED
+    if not features & RULED:
+        # Innermost.
+        parts["rule"] = RULES[rule]()._terms
     return parts
 
 
@@ -159,13 +166,13 @@ class Outcome:
     conditions: tuple[str, ...]
 
 
-def outcome(features: frozenset[str]) -> Outcome | None:
-    """What comes of ``features``; None if they combine."""
+def outcome(features: frozenset[str], rule: str = "sgd") -> Outcome | None:
+    """What comes of ``features`` with a ``rule``; None if they combine."""
     refusals: list[str] = []
     left_out: list[str] = []
-    for one, other in combinations(parts_of(features).values(), 2):
+    for (_, one), (name, other) in combinations(parts_of(features, rule).items(), 2):
         # Stages are put the one way around that combines, or that is not a matter of order.
-        ways = [clashes(one, other), clashes(other, one)]
+        ways = [clashes(one, other)] + ([clashes(other, one)] if name != "rule" else [])
         refusals += min(ways, key=lambda clash: (bool(clash), not {*clash}.isdisjoint(ORDERED)))
         for user, taker in ((one, other), (other, one)):
             left_out += [each for each in user.uses if each in taker.takes]
@@ -211,7 +218,15 @@ def table() -> str:
         "",
     ]
     for kind, condition in reasons:
-        lines.append(f"* **{letters[kind, condition]}** ({told[kind]}): {condition}.")
+        takers = [
+            name
+            for name, terms in FEATURES.items()
+            if condition in (*terms.takes, *terms.inside)
+            and any(name in pair for pair in OUTCOMES if condition in OUTCOMES[pair].conditions)
+        ]
+        letter, last = letters[kind, condition], f" and {takers[-1]}" if takers[1:] else takers[0]
+        taken = ", ".join(takers[:-1]) + last
+        lines.append(f"* **{letter}** ({told[kind]}): {condition}; not with {taken}.")
     return "\n".join(lines) + "\n"
 
 

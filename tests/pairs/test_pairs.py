@@ -10,7 +10,7 @@ from singanet.errors import SingaNetError
 from singanet.parallel import AllReduce
 from singanet.parallel.pipeline.partition import RemoteStorage
 from tests.pairs import training
-from tests.pairs.comparing import comparison_of, difference, expected
+from tests.pairs.comparing import NEAR, comparison_of, difference, expected
 from tests.pairs.declared import (
     BITS,
     CLOSE,
@@ -18,10 +18,11 @@ from tests.pairs.declared import (
     OUTCOMES,
     PAGE,
     PAIRS,
+    RULED,
     outcome,
     page_with_table,
 )
-from tests.pairs.training import Case, carried_out, net_of, rounds_to_bfloat16, shape_of
+from tests.pairs.training import RULES, Case, carried_out, net_of, rounds_to_bfloat16, shape_of
 
 DRAWN = 500
 """The seeds of random features."""
@@ -31,16 +32,19 @@ def named(features):
     return " and ".join(sorted(features, key=NAMES.index))
 
 
-def tried(features, folder, seed=0):
+def tried(features, folder, seed=0, rule="sgd"):
     """The case, what differs from what it is compared with, and what was left out of it."""
     skip_without_bfloat16(features)
     made = comparison_of(features)
-    case = Case(shape_of(features), features, made.dtype, seed)
+    case = Case(shape_of(features), features, made.dtype, seed, rule)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = carried_out(case, folder)
-        wanted = expected(case.shape, made, seed)
+        wanted = expected(case.shape, made, seed, rule)
     left_out = next((each.missing for each in found if each.missing), "")
+    if seed and made.tolerance > NEAR:
+        # Drawn layers make more of what is rounded, and biases that hardly move.
+        return difference(found, wanted, 4 * made.tolerance, 0.1), left_out
     return difference(found, wanted, made.tolerance), left_out
 
 
@@ -53,9 +57,9 @@ def expect_unchanged(case):
             np.testing.assert_array_equal(param.peek(), fresh[param.name].astype(param.array_type))
 
 
-def expect_refused(features, found, folder, seed=0):
+def expect_refused(features, found, folder, seed=0, rule="sgd"):
     """The error names a condition of ``found``, and nothing has changed."""
-    case = Case(shape_of(features), features, seed=seed)
+    case = Case(shape_of(features), features, seed=seed, rule=rule)
     with pytest.raises(SingaNetError, match="|".join(map(re.escape, found.conditions))):
         carried_out(case, folder)
     expect_unchanged(case)
@@ -103,32 +107,35 @@ THREE = [
 
 
 def drawn(seed):
-    """Two to five features that a training can be asked for together."""
+    """Two to five features and a rule that a training can be asked for together."""
     rng = np.random.default_rng([58, seed])
     while True:
-        names = rng.choice(NAMES, rng.integers(2, 6), replace=False)
-        features = frozenset(map(str, names))
-        found = outcome(features)
+        features = frozenset(map(str, rng.choice(NAMES, rng.integers(2, 6), replace=False)))
+        rule = str(rng.choice([*RULES]))
+        if features & RULED or comparison_of(features).formula:
+            # By hand there is the one.
+            rule = "sgd"
+        found = outcome(features, rule)
         if found is None or found.kind != "none":
-            return features
+            return features, seed, rule
 
 
 @pytest.mark.few(20, full=60)
 @pytest.mark.parametrize(
-    ("features", "seed"),
+    ("features", "seed", "rule"),
     [
-        *((frozenset(each), 0) for each in THREE),
-        *((drawn(seed), seed) for seed in range(1, DRAWN)),
+        *((frozenset(each), 0, "sgd") for each in THREE),
+        *(drawn(seed) for seed in range(1, DRAWN)),
     ],
     ids=lambda each: named(each) if isinstance(each, frozenset) else str(each),
 )
-def test_features_train_as_the_plain_step_or_are_refused(features, seed, tmp_path):
+def test_features_train_as_the_plain_step_or_are_refused(features, seed, rule, tmp_path):
     """Random features of a random net: what comes of them is what their terms say."""
-    found = outcome(features)
+    found = outcome(features, rule)
     if found is not None and found.kind == "refused":
-        expect_refused(features, found, tmp_path, seed)
+        expect_refused(features, found, tmp_path, seed, rule)
         return
-    wrong, left_out = tried(features, tmp_path, seed)
+    wrong, left_out = tried(features, tmp_path, seed, rule)
     assert not wrong, wrong
     assert bool(left_out) == (found is not None), left_out
 

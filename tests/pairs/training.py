@@ -42,12 +42,17 @@ from singanet.loss import (
 from singanet.offload.offloaded import OffloadExecutor
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
+    LAMB,
     SGD,
     Accumulator,
+    Adafactor,
+    AdaGrad,
+    Adam,
     BlockCoordinate,
     ClipByGlobalNorm,
     ElementWise,
     MixedPrecision,
+    Muon,
     ScheduleFreeAdamW,
 )
 from singanet.optimizer.averaged import Averaged
@@ -102,6 +107,16 @@ _AVX512 = 0x20
 """The bit of ``dnnl_cpu_isa_t`` that all instruction sets with AVX-512 share."""
 
 
+RULES: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: SGD(lr=LR, momentum=MOMENTUM),
+    "adam": lambda: Adam(LR, epsilon=1.0),
+    "adagrad": lambda: AdaGrad(LR, epsilon=1.0),
+    "adafactor": lambda: Adafactor(LR, epsilon_1=1.0),
+    "lamb": lambda: LAMB(LR, epsilon=1.0),
+    "muon": lambda: Muon(LR, others=Adam(LR, epsilon=1.0)),
+}
+"""Rules of random trainings; with so large an ε that what is rounded does not decide."""
+
 PRECISIONS = {"float16", "bfloat16"}
 """Features for which a net is compiled before its layers go to several ranks."""
 
@@ -139,13 +154,14 @@ class Case:
     """A training with the features ``on``, of a net and data made for all those of ``shape``.
 
     So a training without some of them has the same net. ``dtype`` is that of the net where no
-    precision is asked for; ``seed`` draws further layers, 0 none.
+    precision is asked for; ``seed`` draws further layers, 0 none; ``rule`` is one of `RULES`.
     """
 
     shape: frozenset[str]
     on: frozenset[str]
     dtype: str = "float32"
     seed: int = 0
+    rule: str = "sgd"
     nets: list[Any] = field(default_factory=list)
     recomputed: list[Any] = field(default_factory=list)
 
@@ -212,12 +228,14 @@ def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[S
 def drawn(seed: int, h: Symbol) -> Symbol:
     """``h`` through layers drawn by ``seed``, some of them beside one another."""
     rng = np.random.default_rng(seed)
+    kinds = ["tanh", "softplus", "sigmoid", "norm", "beside"]
     for k in range(int(rng.integers(1, 5)) if seed else 0):
-        kind, before = rng.choice(["tanh", "relu", "sigmoid", "norm", "beside"]), h
+        kind, before = rng.choice(kinds), h
         if kind == "norm":
+            kinds.remove("norm")
             h = LayerNorm(f"m{k}")(h)
         else:
-            wide = 8 if kind == "beside" else int(rng.integers(3, 12))
+            wide = 8 if kind == "beside" else int(rng.integers(6, 12))
             h = Activation(f"n{k}", "tanh" if kind == "beside" else str(kind))(
                 Dense(f"m{k}", wide)(h)
             )
@@ -316,7 +334,7 @@ def part_of(data: Any, rows: Any) -> Any:
 
 def rule_of(case: Case) -> Any:
     """The rule alone, or behind what takes blocks in turns."""
-    rule = Damped(lr=LR) if "user's optimizer" in case else SGD(lr=LR, momentum=MOMENTUM)
+    rule = Damped(lr=LR) if "user's optimizer" in case else RULES[case.rule]()
     if "schedule-free" in case:
         # So large an ε that what is rounded does not decide where a step goes.
         rule = ScheduleFreeAdamW(LR, MOMENTUM, epsilon=1.0, weight_decay=WEIGHT_DECAY)
@@ -324,8 +342,6 @@ def rule_of(case: Case) -> Any:
 
 
 def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
-    if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
-        return parallel.Hybrid(rule, comm, servers=servers)
     if "PowerSGD" in case:
         # Of so many columns nothing is lost.
         rule = parallel.PowerSGD(rule, comm, rank=WIDE, gain=0.0)
@@ -333,6 +349,8 @@ def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
         rule = parallel.Sharded(rule, comm, SHARDED[feature], smallest=0)
     if "sparse all-reduce" in case:
         rule = parallel.SparseAllReduce(rule, comm, ratio=1.0)
+    if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
+        return parallel.Hybrid(rule, comm, servers=servers)
     if "parameter server" in case:
         return parallel.ParameterServer(rule, comm=comm, servers=servers)
     if "cached embeddings" in case:
@@ -387,11 +405,14 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
         with suppress(CallOrderError):
             reports = [report()]
     again = case.recomputed or any(each.recomputed_kernels for each in reports)
-    if "recompute" in case and not again:
+    # Before a frozen layer there is nothing to compute again.
+    if "recompute" in case and not again and "freezing" not in case:
         return f"a {type(programs).__name__} recomputes nothing"
     if "head in blocks" in case and not headed(net):
         return "its scores are whole"
-    if "recorded" not in case or (reports and not programs.refusals):
+    # A first step was refused while ranks did not know the kinds of their gradients.
+    whole = any("\nupdate" in str(each) for each in reports)
+    if "recorded" not in case or (reports and (whole or not programs.refusals)):
         return ""
     reasons = getattr(programs, "refusals", []) or getattr(programs, "notes", [])
     if reports and set(reasons) == {"a batch of no samples"}:
@@ -482,7 +503,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
         given["numbers"] = Input("of numbers", (2,))
         losses.append(SquaredError()(scores[1], given["numbers"]))
     loss = losses[0] if len(losses) == 1 else Add("both")(losses)
-    own = "all-reduce" in case and not case.tables
+    own = SUMS & case.on == {"all-reduce"} and not case.tables
     rule, averaged = staged(case, None if own else comm, servers)
     executor = Executor(
         {"train": [loss, rule.minimize(loss)]}, seed=7, parallel=comm if own else None
@@ -585,7 +606,7 @@ def taking_measures(way: int = 1) -> Iterator[None]:
 @contextmanager
 def by_blocks() -> Iterator[None]:
     before = head_loss.BLOCK, head_loss.FEWEST_ROWS
-    head_loss.BLOCK, head_loss.FEWEST_ROWS = 2 * KINDS * 8, 1
+    head_loss.BLOCK, head_loss.FEWEST_ROWS = KINDS * 8, 1
     try:
         yield
     finally:
