@@ -342,7 +342,9 @@ class _WithPython(Wrapper):
         if why is None:
             restore = chain.saved(names)
             try:
-                places: list[Any] = [*map(chain.tape.place, values)]
+                # A stage may ask who has the rows of a table.
+                keep: Callable[[Any], Any] = chain.tape.place
+                places = [each if is_served(each) else keep(each) for each in values]
                 self.optimizer.update(names, places, grads, scale)
                 return
             except NotRecordableError as error:

@@ -304,6 +304,7 @@ SETTINGS = {
         y=np.where((np.arange(24) % 3 == 0) | (np.arange(24) % 2 == 1), -1, Y),
         rule=partial(SGD, lr=0.1), losses=False, told="?",
     ),
+    "rows, clip value": Setting(**ROWS, inside=CLIPS["value"]),
     "rows, clip global": Setting(
         **ROWS, inside=CLIPS["global"], norm=True, not_recorded="waits for other processes",
     ),
