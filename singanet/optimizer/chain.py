@@ -24,7 +24,7 @@ from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import Regularizer, sum_of_squares
 from singanet.optimizer.state import Grad, Grads, Names, Owners, ParamState, ParamUpdate, Values
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Wrapper, expect_inside
 from singanet.params.grads import split
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
@@ -217,7 +217,10 @@ class UpdateChain:
             expect_met(f"net.step, {kind}", own.needs, terms, own.remedy, ArgumentError)
 
     def meet(self, net: Any) -> None:
-        """Call `follow`, and `Wrapper.meet` of every stage."""
+        """Call `follow`, and `Wrapper.meet` of every stage. Errors: stages that do not combine."""
+        for stage in self.stages:
+            # Another optimizer may have been assigned.
+            expect_inside(stage)
         self.follow(net)
         in_parts = False
         for place, stage in enumerate(self.stages):

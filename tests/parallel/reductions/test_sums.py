@@ -18,6 +18,7 @@ from singanet.optimizer import (
     Adam,
     ClipByGlobalNorm,
     ClipByLayerNorm,
+    ClipByValue,
     Wrapper,
 )  # fmt: skip
 from singanet.optimizer.chain import UpdateChain
@@ -302,6 +303,18 @@ class Odd(Wrapper):
 def test_a_stage_of_ones_own_that_reads_whole_layers_is_refused():
     with communicators(2) as comms, pytest.raises(ArgumentError, match=r'reads="sums"'):
         Sharded(Odd(SGD(lr=0.1)), comms[0])
+
+
+def test_stages_that_do_not_combine_are_refused_if_they_are_assigned():
+    def work(comm):
+        net, clip = dense_net(), ClipByValue(SGD(lr=0.1), 0.5)
+        before = values_of(net)
+        clip.optimizer = AllReduce(SGD(lr=0.1), comm)
+        with pytest.raises(ArgumentError, match=r"write AllReduce\(ClipByValue"):
+            net.step(X[:4], Y[:4], clip)
+        np.testing.assert_equal(values_of(net), before)
+
+    together(work)
 
 
 class Plain(SGD):
