@@ -285,7 +285,7 @@ class DroppedUnits:
         # A value lives from where it is made to where nothing more is read of that.
         makes = (events & 1).astype(bool)
         starts = (makes | np.diff(values, prepend=-1).astype(bool)).nonzero()[0]
-        ends = np.append(starts[1:], len(events)) - 1
+        ends = np.append(starts, len(events))[1:] - 1
         ends, starts = ends[makes[starts]], starts[makes[starts]]
         live = Lifetimes(moment[starts], moment[ends], self._sizes[values[starts]]).live(moments)
         live[forward] += self._own[:, 0]

@@ -214,6 +214,12 @@ def test_more_units_are_dropped_as_if_all_were_at_once(make):
                 dropped.add(k)
 
 
+def test_units_that_leave_nothing_take_what_they_work_in():
+    alone = Units([unit("one", 1, (), (), (), forward_bytes=3, backward_bytes=5)], [])
+    assert DroppedUnits(alone, {0}).live().tolist() == [3, 5]
+    assert lowered(alone) == alone.kept()
+
+
 def test_decisions_tell_bytes_released_and_added():
     units = residual(1)
     told = {d.layer: d for d in decisions(units, dropped_alone(units, {2}), "why")}
