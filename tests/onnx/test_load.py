@@ -214,6 +214,13 @@ def test_inputs_and_outputs_have_any_names_though_nodes_have_them_too(tmp_path):
             np.testing.assert_allclose(found[name], wanted, atol=1e-6)
 
 
+def test_a_name_that_leaves_its_folder_has_dots(tmp_path):
+    nodes = [node("Relu", ["/x/../y"], ["/a/b"]), node("Neg", ["/x/../y"], ["c"])]
+    path = file_of(nodes, {"/x/../y": ["N", 3]}, ["/a/b", "c"], {}, tmp_path / "net.onnx")
+    net = load(path)
+    assert [net.layers[0].name, *net.predict(np.ones((2, 3), np.float32))] == ["x....y", "a.b", "c"]
+
+
 def branching(condition, path):
     """A file whose `If` gives 2 x or −x + w; both branches have the same names."""
     helper = onnx.helper

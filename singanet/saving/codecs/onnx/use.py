@@ -36,13 +36,16 @@ class Names:
         self._last: dict[str, int] = {}
         """The last number used, by name; all smaller ones are in use."""
         self._kept: set[str] = set()
+        """Names of outputs, for the layers that compute them."""
 
     def take(self, wanted: str, as_written: bool = False) -> str:
         """Return ``wanted``, with a number if it is in use, and with dots for other signs.
 
-        The signs stay if ``as_written``: a layer without parameters has any name.
+        The signs stay if ``as_written`` and the name is one of a layer without parameters.
         """
-        plain = wanted if as_written else _NO_LETTERS.sub(".", wanted).strip(".")[:120]
+        plain = wanted
+        if not as_written or name_trouble(wanted):
+            plain = _NO_LETTERS.sub(".", wanted).strip(".")[:120]
         plain = "it" if name_trouble(plain) else plain
         count = self._last.get(plain, 1)
         name = plain if count == 1 else f"{plain}_{count}"
