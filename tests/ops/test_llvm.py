@@ -31,7 +31,7 @@ from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
 from singanet.ops.llvm import LlvmOps, depthwise, kernels, winograd
-from singanet.ops.llvm.plans import CompiledPlan, shared
+from singanet.ops.llvm.plans import CompiledPlan, PythonCrew, shared
 from singanet.ops.threads import set_threads
 from singanet.ops.window import Window
 from singanet.ops.workers import do
@@ -486,6 +486,20 @@ def test_parts_of_stages_are_shared():
     ]
 
 
+def test_a_single_worker_is_handed_nothing(monkeypatch):
+    made = LlvmOps()
+    monkeypatch.setattr(made.runtime(), "threads", 1)
+    wanted = all_tiles(made)
+
+    def refuse(parts):
+        raise AssertionError("a hand-over")
+
+    monkeypatch.setattr(PythonCrew, "side_by_side", property(lambda crew: refuse))
+    made.trim(prepared=True)
+    for got, right in zip(all_tiles(made), wanted, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
 def test_calls_do_not_change_openmps_threads():
     did = []
     build = SimpleNamespace(brief=True, side_by_side=lambda parts: [do(part) for part in parts])
@@ -496,7 +510,7 @@ def test_calls_do_not_change_openmps_threads():
     calls()
     assert calls.threads == 0
     assert calls.after(1) == calls.after(2)
-    given_ = [list(call.given) for stage in calls.stages for call in stage]
+    given_ = [list(call.given) for stage in calls.kept for call in stage]
     assert given_ == [[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 6, 9]]
     assert len(did) == 3
     assert plan.threads == 2

@@ -221,7 +221,8 @@ class CompiledPlan:
             [CompiledCall(self._call, (*given, *numbers)) for numbers in stage]
             for stage in self._stages
         ]
-        return CompiledCalls(stages, self._side_by_side)
+        parts: list[Stage] = [[[each.call] for each in stage] for stage in stages]
+        return CompiledCalls(parts, self._side_by_side, stages)
 
 
 class CompiledCall:
@@ -233,27 +234,32 @@ class CompiledCall:
 
 
 class CompiledCalls:
-    """The calls of stages; they do not change OpenMP's thread count."""
+    """The calls of stages; they do not change OpenMP's thread count.
+
+    ``kept`` is alive as long as they are: memory that they use.
+    """
 
     threads = 0
 
     def __init__(
-        self, stages: list[list[CompiledCall]], side_by_side: Callable[[Parts], None]
+        self,
+        stages: Sequence[Stage],
+        side_by_side: Callable[[Parts], None],
+        kept: object = None,
     ) -> None:
-        self.stages = stages
-        self._parts: list[Work] = []
+        self.kept = kept
+        self._calls: list[Work] = []
         for stage in stages:
-            parts = [[each.call] for each in stage]
-            self._parts.append(parts[0][0] if len(parts) == 1 else partial(side_by_side, parts))
+            # One worker needs no other.
+            self._calls += stage[0] if len(stage) == 1 else [partial(side_by_side, stage)]
 
     def __call__(self) -> None:
         """Make the calls."""
-        for part in self._parts:
-            part()
+        workers.do(self._calls)
 
     def after(self, threads: int) -> list[Work]:
         """Return the calls; the counterpart of `singanet.ops.onednn.builder.Calls.after`."""
-        return self._parts
+        return self._calls
 
 
 class Area:
@@ -313,17 +319,11 @@ class StagedPlan:
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         self.bound(addresses, scratch)()
 
-    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
+    def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
         common, first = Area(addresses, scratch, self._shared, None), scratch + self._common
         places = [first + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers, common) for place in places])
-        shared = self._side_by_side
-
-        def run() -> None:
-            for stage in stages:
-                shared(stage)
-
-        return run
+        return CompiledCalls(stages, self._side_by_side)
 
 
 def rounded(size: int) -> int:
