@@ -115,10 +115,6 @@ class _Behind(Wrapper):
         self._leave(names)
 
 
-RECORDED_STEPS = Terms(uses=(terms.LAYERWISE,))
-"""The further terms of recorded steps of an offloaded net."""
-
-
 class OffloadExecutor(LayerByLayer):
     """Carries calls out by programs, which load arrays from a folder and store them there.
 
@@ -240,13 +236,10 @@ class OffloadExecutor(LayerByLayer):
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
-            made = None
-            takes = (each for stage in chain.stages for each in stage._terms.takes)
-            if not {*RECORDED_STEPS.uses}.intersection(takes):
-                made = self._by_program(
-                    lambda: self._program_of_step(net, request),
-                    lambda found, arena: self._replayed(found, arena, net, request),
-                )
+            made = self._by_program(
+                lambda: self._program_of_step(net, request),
+                lambda found, arena: self._replayed(found, arena, net, request),
+            )
             if made is None:
                 made = super().step(net, request)
             if self._ends_late:

@@ -53,9 +53,10 @@ def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
         raw = _outside(tensor, folder, place, count * stored.itemsize, budget)
         array = np.frombuffer(raw, stored)
     elif tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != count * stored.itemsize:
-            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(tensor.raw_data)} bytes")
-        array = np.frombuffer(tensor.raw_data, stored)
+        raw = tensor.raw_data  # a copy, each time that it is asked for
+        if len(raw) != count * stored.itemsize:
+            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(raw)} bytes")
+        array = np.frombuffer(raw, stored)
     else:
         array = _typed(tensor, stored, count, place, half)
     if half:

@@ -210,9 +210,7 @@ class ScaledUpdates(Wrapper):
     It then rounds the masters to the float16 parameters.
     """
 
-    traits = StageTraits(
-        holds_all=True, needs=(terms.WHOLE, terms.TOGETHER), takes=(terms.BEGUN, terms.LAYERWISE)
-    )
+    traits = StageTraits(holds_all=True, needs=(terms.WHOLE, terms.TOGETHER), takes=(terms.BEGUN,))
 
     def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
         super().__init__(optimizer)

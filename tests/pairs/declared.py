@@ -135,8 +135,6 @@ RULED = {"user's optimizer", "schedule-free"}
 def parts_of(features: frozenset[str], rule: str = "sgd") -> dict[str, Terms]:
     """The terms of ``features`` and a ``rule``; those that become one reducer are one."""
     parts = {name: FEATURES[name] for name in NAMES if name in features}
-    if {"recorded", "offload"} <= features:
-        parts["recorded"] = joined(RECORDING, offloaded.RECORDED_STEPS)
     clip = "clipping by global norm" if "clipping by global norm" in features else ""
     if "all-reduce" in features and features & {"parameter server", TABLES}:
         # A frozen table is none.

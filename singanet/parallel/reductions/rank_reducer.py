@@ -9,18 +9,16 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
-from singanet.base import terms
 from singanet.base.collectives import SharedBatch, gathered
 from singanet.base.described import is_plain, settings_text
 from singanet.base.elsewhere import expect_here
 from singanet.base.seeding import seeded_apart
-from singanet.base.terms import Terms
 from singanet.base.version import VERSION
 from singanet.engine.model import NetCore
 from singanet.engine.step import Counts
@@ -353,12 +351,6 @@ class RankReducer(Reducer):
     @property
     def _alone(self) -> bool:
         return self.comm.size == 1
-
-    @property
-    def _terms(self) -> Terms:
-        found = super()._terms
-        late = () if self._alone else (terms.LAYERWISE,)
-        return replace(found, takes=(*found.takes, *late))
 
     def _servers_of(self, given: ServerRanks | None) -> ServerRanks | None:
         """Return the server ranks: ``given``, or the job's; None for a single process.
