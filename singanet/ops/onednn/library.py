@@ -128,7 +128,7 @@ PATH_VARIABLE = "SINGANET_ONEDNN"
 INSTALL = "run: pip install onednn-cpu-gomp"
 GAIN = "nets train 1.2 to 1.8 times as fast, predict 1.4 to 2.2 times"
 """Measured by ``benchmarks/default_install.py``: convolution nets, dense and recurrent nets."""
-GAIN_OVER_LLVM = "nets train 1.1 to 1.3 times as fast, predict 1.2 to 1.7 times"
+GAIN_OVER_LLVM = "nets train 1.0 to 1.4 times as fast, predict 1.0 to 1.5 times"
 """The same beside LLVM's kernels."""
 
 MAJOR = 3
