@@ -243,6 +243,12 @@ class ClipByRunningNorm(Wrapper):
         self._estimate[...], self._squares[...] = estimate, squares
         self.skip(names)
 
+    def settle(self, names: Names, values: Values) -> Sequence[Array]:
+        """Move the estimate to the device of ``values``, where recorded calls change it."""
+        xp = module_of(values)
+        self._estimate, self._squares = xp.asarray(self._estimate), xp.asarray(self._squares)
+        return super().settle(names, values)
+
     def _ends_with(self, names: Names) -> bool:
         """Return True if the gradients of ``names`` belong to a new step."""
         return any(name in self._seen for name in names)

@@ -8,7 +8,7 @@ import pytest
 
 from singanet.errors import BackendError, FileAccessError
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD, Adafactor, Adam
+from singanet.optimizer import SGD, Accumulator, Adafactor, Adam, ClipByRunningNorm
 from singanet.training.callbacks import ModelCheckpoint
 from tests.offload.twins import KEEP, Twins, arrays_of, batch, expect_same, net_of
 
@@ -22,7 +22,14 @@ def batch_on(device):
 
 
 @pytest.mark.parametrize(
-    "rule", [lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: Adafactor(lr=0.01)]
+    "rule",
+    [
+        lambda: Adam(lr=0.01),
+        lambda: SGD(lr=0.1, momentum=0.9),
+        lambda: Adafactor(lr=0.01),
+        lambda: ClipByRunningNorm(SGD(lr=0.1), 0.5),
+        lambda: Accumulator(SGD(lr=0.1), 2),
+    ],
 )
 def test_steps_are_those_in_the_memory_of_the_device(tmp_path, gpu, rule):
     twins, batch = Twins(partial(net_on, gpu), tmp_path / "net", KEEP, rule), batch_on(gpu)

@@ -79,8 +79,8 @@ class RecordedChain(UpdateChain):
         # Each stage, its copy, and the cases of the next step with the recorded arithmetic.
         self._copies: list[tuple[Any, Any, list[Hashable]]] = []
         with not_recording():
-            # A stage's arrays for a stored parameter are made by its shape.
-            values = [p.outline if p.storage.loads else p.value for p in trained]
+            # Arrays that a stage keeps beside a stored one are made by its shape.
+            values = [_outline(p, tape) if p.storage.loads else p.value for p in trained]
             for stage in [*outer, *inner] if self.why is None else outer:
                 values = [*stage.settle(names, values)]
                 guard.part(stage)
@@ -309,6 +309,14 @@ class RecordedChain(UpdateChain):
         self.tape.add(function, (), {}, (), "hidden", name=name).barrier = True
 
 
+def _outline(param: Param, tape: Tape) -> Array:
+    """Return an array like that of a stored parameter, on the device of ``tape``, of its owner."""
+    xp = tape.backend.xp
+    made: Array = xp.broadcast_to(xp.zeros((), param.array_type), param.shape)
+    param.root.own(made)
+    return made
+
+
 class _WithPython(Wrapper):
     """Records updates by the stages inside, or as a Python step of their optimizer."""
 
@@ -420,7 +428,7 @@ def watch_case(guard: Guard, part: Any) -> list[Hashable]:
     names = [
         name
         for name, value in vars(part).items()
-        if not name.startswith("_") or isinstance(value, (dict, np.ndarray))
+        if not name.startswith("_") or isinstance(value, dict) or hasattr(value, "strides")
     ]
     get = attrgetter(*names, "__class__", "__class__")
     before = get(part)
