@@ -18,6 +18,7 @@ from singanet.optimizer.reducer import GradientRound, Reducer, Reduction, RoundK
 from singanet.optimizer.state import Grads, Names, Values
 from singanet.optimizer.wrapper import StageTraits, Wrapper
 from singanet.params.grads import LayerGradients
+from singanet.params.param import Param
 from singanet.params.storage import is_served
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
