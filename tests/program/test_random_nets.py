@@ -37,7 +37,7 @@ from .drawn_nets import (
     Plan,
 )
 from .plans import ACTIONS, HOW, LEVELS, OF_STEPS, VARIANTS, Run, plans
-from .ranked_plans import drawn_setting, on_ranks
+from .ranked_plans import Setting, drawn_setting, on_ranks
 
 # -- each part and each action --------------------------------------------------------------
 
@@ -281,3 +281,11 @@ def test_many_nets_drawn_by_chance_train_as_by_the_layers(kind):
 def test_the_command_carries_out_plans(more, capsys):
     assert not many_plans.main(["--count", "1", "--seed", "3", "--actions", "2", *more])
     assert "1 plans, 0 of them no net, 0 failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reducer", ["partial", "local"])
+def test_a_norm_beside_local_updates_is_summed_in_one_order(reducer):
+    actions = tuple(Action("register", where, 1) for where in range(6))
+    nodes = (Node("Dummy"), Node("Divide"), Node("Conv1D"))
+    plan = Plan("words", nodes, dtype="float64", optimizer="mean of global", actions=actions)
+    on_ranks(Setting(plan, reducer, 2, (0, 1)))

@@ -15,6 +15,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import ReducerTraits
 from singanet.optimizer.state import Grad
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
@@ -68,6 +69,9 @@ class LocalUpdates(RankReducer):
     ranks are equal to the bit. In between their values differ. The state of the rule always
     differs: each rank has its own, and a training state of `fit` has all of them.
     """
+
+    # A norm is computed as if it were not there, also in the order of sums.
+    traits = ReducerTraits(reads="nothing")
 
     _extra_state: _Progress
 
