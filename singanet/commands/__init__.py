@@ -8,6 +8,7 @@ from singanet import __version__
 from singanet.commands import file_commands, looking_commands, trained_commands, training_commands
 from singanet.commands.launch_command import launch
 from singanet.commands.parser import CommandParser, RootParser, completion
+from singanet.commands.serving_command import serve
 
 __all__ = ["CommandParser", "make_parser"]
 
@@ -24,7 +25,8 @@ def make_parser() -> CommandParser:
     families: dict[str, Sequence[Callable[..., int]]] = {
         "train": [launch],
         "use a trained net": [
-            *(trained.evaluate, trained.predict, trained.sample, trained.generate, trained.embed)
+            *(trained.evaluate, trained.predict, trained.sample, trained.generate, trained.embed),
+            serve,
         ],
         "look": [looking.report, looking.models, looking.summary, looking.plan],
         "measure": [training.bench, training.tune, looking.devices],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from singanet.types import Array
 
 _SPACE = r"[ \n]{0,8}"
 """Space within JSON: without a bound, a net could write nothing else."""
+
+
+_ENGINES: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
+"""The package's forms of tokenizers, by tokenizer and number of tokens of the net."""
 
 
 class Guide:
@@ -28,7 +33,7 @@ class Guide:
     """
 
     def __init__(self, pattern: Any, tokenizer: Any) -> None:
-        self._tokenizer, self._engines = tokenizer, dict[int, Any]()
+        self._tokenizer = tokenizer
         matcher = _llguidance().LLMatcher
         if tokenizer.eos_id is None:
             raise ArgumentError(
@@ -82,7 +87,8 @@ class Guide:
         return self._matchers[ids]
 
     def _engine(self, words: int) -> Any:
-        if words not in self._engines:
+        engines = _ENGINES.setdefault(self._tokenizer, {})
+        if words not in engines:
             text, end = self._tokenizer.backend.to_str(), self._tokenizer.eos_id
             try:
                 engine = _llguidance().LLTokenizer(text, n_vocab=words, eos_token=end)
@@ -93,8 +99,8 @@ class Guide:
                     received=str(error)[:120],
                     advice="write without a guide",
                 ) from error
-            self._engines[words] = engine
-        return self._engines[words]
+            engines[words] = engine
+        return engines[words]
 
     def _refused(self, pattern: Any, why: str) -> ArgumentError:
         return ArgumentError(

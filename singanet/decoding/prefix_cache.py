@@ -77,13 +77,13 @@ class PrefixCache:
         ]
         out = self.decoder.read(parts, set(np.flatnonzero(over).tolist()))
         self.ends = ends
-        return _scored(self.decoder.net, out, 2)
+        return scored(self.decoder.net, out, 2)
 
     def ahead(self, ids: Array) -> Scored:
         """Read the tokens ``ids`` (N, t) and return the next-token probabilities, (N, t, C)."""
         out = self.decoder(ids)
         self.ends = self.ends + ids.shape[1]
-        return _scored(self.decoder.net, out, 3)
+        return scored(self.decoder.net, out, 3)
 
     def mark(self) -> None:
         """Save the state, so that `forget` can return to it."""
@@ -123,7 +123,7 @@ def spare_for(ahead: int) -> int:
     return ahead + _AGAIN
 
 
-def _scored(net: Net, out: Any, axes: int) -> Scored:
+def scored(net: Net, out: Any, axes: int) -> Scored:
     """Return the outputs on the host. Errors: `ArgumentError` if they are not probabilities."""
     linked = out if net.loss is None else net.loss.link(out)
     host, shape = net.device.ops.host, getattr(linked, "shape", ())

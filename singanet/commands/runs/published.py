@@ -203,26 +203,47 @@ def guide_in(given: str | None) -> str | dict[str, Any] | None:
     return schema
 
 
+class StopFilter:
+    """Passes on a text that comes in pieces, up to the start of the first complete stop.
+
+    The end of a piece that may be the start of a stop waits for the next.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.is_over = False
+        self._stops, self._waiting = stops, ""
+
+    def push(self, text: str) -> str:
+        """Return the text that is certainly before a stop."""
+        self._waiting += text
+        stops = self._stops
+        found = [(p + len(stop), p) for stop in stops if (p := self._waiting.find(stop)) >= 0]
+        if found:
+            self.is_over = True
+            ready, self._waiting = self._waiting[: min(found)[1]], ""
+            return ready
+        most = min(len(self._waiting), max(map(len, stops), default=1) - 1)
+        begins = (k for k in range(most, 0, -1) if _begins(self._waiting[-k:], stops))
+        end = len(self._waiting) - next(begins, 0)
+        ready, self._waiting = self._waiting[:end], self._waiting[end:]
+        return ready
+
+    def close(self) -> str:
+        """Return the text that waits; no more follows."""
+        rest, self._waiting = self._waiting, ""
+        return rest
+
+
 def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     """Yield ``texts`` up to the start of the first complete stop."""
-    waiting, longest = "", max(map(len, stops))
+    passed = StopFilter(stops)
     for text in texts:
-        waiting += text
-        found = [(p + len(stop), p) for stop in stops if (p := waiting.find(stop)) >= 0]
-        if found:
-            _, place = min(found)
-            if place:
-                yield waiting[:place]
-            return
-        # The end may be the start of a stop.
-        most = min(len(waiting), longest - 1)
-        begins = (k for k in range(most, 0, -1) if _begins(waiting[-k:], stops))
-        kept = next(begins, 0)
-        if ready := waiting[: len(waiting) - kept]:
+        if ready := passed.push(text):
             yield ready
-        waiting = waiting[len(waiting) - kept :]
-    if waiting:
-        yield waiting
+        if passed.is_over:
+            return
+    if rest := passed.close():
+        yield rest
 
 
 def _begins(text: str, stops: Sequence[str]) -> bool:

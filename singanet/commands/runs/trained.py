@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,15 +397,29 @@ def embedded(
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
     place = model_in(folder_of(model))
-    inputs = ["input_ids", "attention_mask"]
-    net = pretrained.load(place, inputs=inputs)
-    if net.ports().outputs != [(NAME, 0)]:
+    net = pretrained.load(place, inputs=_OF_SENTENCES)
+    if not has_embeddings(net):
         expected = "a folder of sentence-transformers with modules.json"
         received = (net.config.get("architectures") or ["another model"])[0]
         advice = "pass such a folder; for hidden states call pretrained.load in Python"
         raise refusal(f"model {str(model)!r}", expected, received, advice)
     tokenizer = tokenizer_for(net, place)
-    rows = _ids(tokenizer, texts, net.most_steps, cut)
+    return embeddings(net, tokenizer, _ids(tokenizer, texts, net.most_steps, cut), batch_size)
+
+
+_OF_SENTENCES = ["input_ids", "attention_mask"]
+"""The inputs of a model of sentences."""
+
+
+def has_embeddings(net: FeedForwardNet) -> bool:
+    """Return whether the net of a folder gives an embedding for each text."""
+    return net.ports().outputs == [(NAME, 0)]
+
+
+def embeddings(
+    net: FeedForwardNet, tokenizer: Tokenizer, rows: Sequence[Array], batch_size: int = 32
+) -> Array:
+    """Return a row (dimensions,) of float32 for each text in ``rows``, ids (T,)."""
     order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
     found: Array | None = None
     for at in progress(range(0, len(order), batch_size), "embed"):
@@ -413,7 +427,7 @@ def embedded(
         together = [[Fragment(rows[k], rows[k])] for k in places]
         width = max(1, *(len(rows[k]) for k in places))
         x, _ = batch_of(together, width, tokenizer.pad_id or 0)
-        made = net.predict({name: x[name] for name in inputs})
+        made = net.predict({name: x[name] for name in _OF_SENTENCES})
         found = np.empty((len(rows), made.shape[1]), np.float32) if found is None else found
         found[places] = made
     return np.empty((0, 0), np.float32) if found is None else found

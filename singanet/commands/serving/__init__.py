@@ -1,0 +1,1 @@
+"""``singanet serve``: a net behind HTTP."""

@@ -1,0 +1,98 @@
+"""Batches of waiting requests: a thread computes what waits together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from singanet.commands.serving.scheduler import QueueFullError
+
+
+class Batches:
+    """A thread that computes waiting inputs together.
+
+    Args:
+        compute: Function of a list of inputs that returns a list of results. If it fails for
+            several inputs, each is computed alone, so that an input fails alone.
+        alike: Function of an input: inputs of equal values are computed together.
+        rows: Function that returns the number of rows of an input.
+        most_rows: The most rows that are computed together, unless one input has more.
+        most_waiting: The most inputs that wait.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[list[Any]], Sequence[Any]],
+        alike: Callable[[Any], Hashable],
+        rows: Callable[[Any], int],
+        most_rows: int = 64,
+        most_waiting: int = 64,
+    ) -> None:
+        self._compute, self._alike, self._rows = compute, alike, rows
+        self._most_rows, self._most_waiting = most_rows, most_waiting
+        self._waiting: deque[tuple[Any, Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="singanet serve", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of inputs that wait."""
+        return len(self._waiting)
+
+    def submit(self, x: Any) -> Future[Any]:
+        """Add an input; return its future result. Errors: `QueueFullError`."""
+        future: Future[Any] = Future()
+        with self._changed:
+            if len(self._waiting) >= self._most_waiting or self._closed:
+                raise QueueFullError
+            self._waiting.append((x, future))
+            self._changed.notify()
+        return future
+
+    def close(self) -> None:
+        """Finish what waits, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._closed):
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                together = self._next()
+            together = [pair for pair in together if pair[1].set_running_or_notify_cancel()]
+            if together:
+                self._answer(together)
+
+    def _next(self) -> list[tuple[Any, Future[Any]]]:
+        """Remove and return the first input, and those behind it that are like it."""
+        first = self._waiting.popleft()
+        found, kind, rows = [first], self._alike(first[0]), self._rows(first[0])
+        while self._waiting and self._alike(self._waiting[0][0]) == kind:
+            rows += self._rows(self._waiting[0][0])
+            if rows > self._most_rows:
+                break
+            found.append(self._waiting.popleft())
+        return found
+
+    def _answer(self, together: list[tuple[Any, Future[Any]]]) -> None:
+        try:
+            results = self._compute([x for x, _ in together])
+        except Exception as error:  # noqa: BLE001 - the others go on
+            if len(together) == 1:
+                together[0][1].set_exception(error)
+                return
+            for pair in together:
+                self._answer([pair])
+            return
+        for (_, future), result in zip(together, results, strict=True):
+            future.set_result(result)

@@ -1,0 +1,101 @@
+"""Loads the net that ``singanet serve`` serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet import pretrained
+from singanet.commands.runs.published import (
+    ends_of,
+    expect_causal,
+    is_published,
+    model_in,
+    tokenizer_for,
+)
+from singanet.commands.runs.run_options import refusal
+from singanet.commands.runs.trained import embeddings, has_embeddings, is_run, is_whole, whole_net
+from singanet.commands.serving.app import Limits, Served
+from singanet.commands.serving.batches import Batches
+from singanet.commands.serving.requests import TextRequests
+from singanet.commands.serving.scheduler import Scheduler
+from singanet.net import FeedForwardNet
+from singanet.pretrained import PretrainedNet
+from singanet.pretrained.source import folder_of
+from singanet.types import Array
+
+
+def load(path: str, limits: Limits) -> Served:
+    """Load the published model, run or file of a whole net at ``path``, and begin to serve it.
+
+    Errors: another file; the errors of its reader.
+    """
+    if is_run(path) or is_whole(path):
+        net: Any = whole_net(path)
+        return Served(Path(path).resolve().name, predict=_predictions(net, limits))
+    place = folder_of(path)
+    if not is_published(place):
+        expected = "a run folder, a published model, or the file of a whole net"
+        advice = "pass a RUN_DIR, the folder of a model, or net.onnx"
+        raise refusal(f"{path!r}", expected, "another file", advice)
+    model = model_in(place)
+    net = _drawn_like(model)
+    name, tokenizer = Path(path).resolve().name, tokenizer_for(net, model)
+    words = int(net.config["vocab_size"])
+    texts = TextRequests(name, tokenizer, words, net.most_steps)
+    if has_embeddings(net):
+
+        def embedded(inputs: list[Any]) -> list[Array]:
+            rows = [np.array(ids) for ids_of_one in inputs for ids in ids_of_one]
+            cuts = np.cumsum([len(each) for each in inputs])[:-1]
+            return np.split(embeddings(net, tokenizer, rows), cuts)
+
+        embed = Batches(embedded, lambda _: None, len, most_waiting=limits.queue)
+        return Served(name, texts, embed=embed)
+    expect_causal(net, place)
+    scheduler = Scheduler(net, tokenizer, limits.together, limits.queue)
+    return Served(name, texts, scheduler, ends=ends_of(net, tokenizer))
+
+
+def _drawn_like(model: Path) -> PretrainedNet:
+    """Load the net of the folder with the inputs of a model of sentences, or of texts."""
+    net = pretrained.load(model, inputs=["input_ids"])
+    if has_embeddings(net):
+        return pretrained.load(model, inputs=["input_ids", "attention_mask"])
+    return net
+
+
+def _predictions(net: FeedForwardNet, limits: Limits) -> Batches:
+    predictor = net.predictor()
+
+    def predicted(inputs: list[Any]) -> list[Any]:
+        if len(inputs) == 1:
+            return [predictor(inputs[0])]
+        counts = [_rows(x) for x in inputs]
+        cuts = np.cumsum(counts)[:-1]
+        if isinstance(inputs[0], dict):
+            joined: Any = {k: np.concatenate([x[k] for x in inputs]) for k in inputs[0]}
+        else:
+            joined = np.concatenate(inputs)
+        made = predictor(joined)
+        if not isinstance(made, dict):
+            return np.split(made, cuts)
+        parts = {k: np.split(v, cuts) for k, v in made.items()}
+        return [{k: v[n] for k, v in parts.items()} for n in range(len(inputs))]
+
+    return Batches(predicted, _form, _rows, most_waiting=limits.queue)
+
+
+def _form(x: Any) -> Any:
+    """Return what inputs have in common that are predicted together."""
+    if isinstance(x, dict):
+        # Inputs of different numbers of rows fail alone.
+        rows = {len(v) for v in x.values()}
+        return (len(rows) == 1 or object(), *((k, v.shape[1:], v.dtype) for k, v in x.items()))
+    return x.shape[1:], x.dtype
+
+
+def _rows(x: Any) -> int:
+    return len(next(iter(x.values())) if isinstance(x, dict) else x)

@@ -1,0 +1,261 @@
+"""Continuous batching: the texts of all clients advance together, token by token."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.commands.runs.published import StopFilter
+from singanet.data import Tokenizer
+from singanet.decoding import Decoder, Processors, Sampling
+from singanet.decoding.prefix_cache import Scored, scored
+from singanet.engine.net import Net
+
+_CHUNK = 64
+"""The most tokens of a prompt that are read between two tokens of the other texts."""
+
+
+class QueueFullError(Exception):
+    """More texts wait than the server allows."""
+
+
+class Piece(NamedTuple):
+    """A part of an answer: new ``text``; at the end the reason ``ended``, or an ``error``."""
+
+    text: str = ""
+    ended: str = ""
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class TextRequest:
+    """A text to write: ``send`` gets its `Piece` objects, in a thread of the scheduler.
+
+    ``length`` is the most new tokens, ``ends`` are ids that end the text, ``stops`` texts before
+    which it ends. It ends early if ``cancelled`` is set, or at the time ``deadline`` of
+    `time.monotonic`.
+    """
+
+    prompt: Sequence[int]
+    length: int
+    sampling: Sampling
+    send: Callable[[Piece], None]
+    processors: Processors = field(default_factory=Processors)
+    seed: int | None = None
+    ends: Collection[int] = ()
+    stops: Sequence[str] = ()
+    deadline: float = float("inf")
+    cancelled: bool = False
+    written: int = 0
+
+
+class _Row:
+    """The state of one text that is read or written."""
+
+    def __init__(self, request: TextRequest, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.ids = [*request.prompt]
+        self.rng = np.random.default_rng(request.seed)
+        self._stream, self._filter = tokenizer.stream(), StopFilter(request.stops)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client is gone or the time is over."""
+        return self.request.cancelled or time.monotonic() > self.request.deadline
+
+    def give_up(self) -> None:
+        """End the text before its end."""
+        self.request.send(Piece(ended="cancelled" if self.request.cancelled else "timeout"))
+
+    def take(self, scores: Scored) -> bool:
+        """Draw the next token and send its text; return whether the text has ended."""
+        request = self.request
+        weights = scores.probabilities[None]
+        if not request.processors._are_none:
+            made = request.processors(self.ids, len(request.prompt), scores.logits)
+            weights = np.exp(made - made.max())[None]
+        new = int(request.sampling.chosen(weights, self.rng.random(1))[0])
+        request.written += 1
+        self.ids.append(new)
+        if new in request.ends:
+            self._finish("stop")
+            return True
+        text = self._filter.push(self._stream.push(new))
+        if self._filter.is_over:
+            request.send(Piece(text, "stop"))
+            return True
+        if request.written == request.length:
+            self._finish("length", text)
+            return True
+        if text:
+            request.send(Piece(text))
+        return False
+
+    def _finish(self, why: str, text: str = "") -> None:
+        text += self._filter.push(self._stream.close())
+        why = "stop" if self._filter.is_over else why
+        self.request.send(Piece(text + self._filter.close(), why))
+
+
+class Scheduler:
+    """A thread that writes the texts of a language model for all clients.
+
+    Each text is what `FeedForwardNet.generate` writes with its seed, up to rounding. Prompts are
+    read in parts between the tokens of other texts, the shortest rest first.
+
+    Args:
+        net: A net of next-token probabilities.
+        tokenizer: Its `Tokenizer`.
+        most_active: The most texts that are written together.
+        most_waiting: The most texts that wait; `submit` refuses more.
+    """
+
+    def __init__(
+        self, net: Net, tokenizer: Tokenizer, most_active: int = 16, most_waiting: int = 64
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._most_active, self._most_waiting = most_active, most_waiting
+        self._begin = Decoder(net)
+        self._begin._linked = False
+        self._net = net
+        self._waiting: deque[TextRequest] = deque()
+        self._reading: list[tuple[_Row, Decoder]] = []
+        self._rows: list[_Row] = []
+        self._decoder: Decoder | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self.tokens = 0
+        self._thread = threading.Thread(target=self._run, name="singanet serve", daemon=True)
+        self._thread.start()
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of prompt and answer, None for any number."""
+        return self._begin.limit
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts that wait."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """The number of texts that are read or written."""
+        return len(self._rows) + len(self._reading)
+
+    def submit(self, request: TextRequest) -> None:
+        """Add a text. Errors: `QueueFullError`."""
+        with self._changed:
+            if len(self._waiting) >= self._most_waiting or self._closed:
+                raise QueueFullError
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Finish all texts, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self.active or self._closed):
+                    self._changed.wait()
+                if self._closed and not (self._waiting or self.active):
+                    return
+                while self._waiting and self.active < self._most_active:
+                    row = _Row(self._waiting.popleft(), self._tokenizer)
+                    self._reading.append((row, self._begin.fork()))
+            self._drop_those_over()
+            if self._reading:
+                self._read_some()
+            if self._rows:
+                self._write_one()
+
+    def _drop_those_over(self) -> None:
+        with self._changed:
+            late = [request for request in self._waiting if _is_late(request)]
+            for request in late:
+                self._waiting.remove(request)
+        for request in late:
+            request.send(Piece(ended="cancelled" if request.cancelled else "timeout"))
+        for row, decoder in [pair for pair in self._reading if pair[0].is_over]:
+            self._reading.remove((row, decoder))
+            row.give_up()
+        over = [row.is_over for row in self._rows]
+        for row, gone in zip(self._rows, over, strict=True):
+            if gone:
+                row.give_up()
+        self._keep([not gone for gone in over])
+
+    def _read_some(self) -> None:
+        """Read a part of the prompt with the fewest tokens left; write its first token after it."""
+        pair = min(self._reading, key=lambda pair: len(pair[0].ids) - pair[1].steps)
+        row, decoder = pair
+        try:
+            part = np.array(row.ids[decoder.steps : decoder.steps + _CHUNK])
+            last = decoder.read([part])
+            if decoder.steps < len(row.ids):
+                return
+            self._reading.remove(pair)
+            if self._took(row, _rows_of(self._net, last)[0]):
+                return
+            both = decoder if self._decoder is None else Decoder.joined([self._decoder, decoder])
+            self._decoder, self._rows = both, [*self._rows, row]
+        except Exception as error:  # noqa: BLE001 - the others go on
+            self._reading = [each for each in self._reading if each[0] is not row]
+            _fail([row], error)
+
+    def _write_one(self) -> None:
+        """Write one token of each text."""
+        assert self._decoder is not None
+        try:
+            last = self._decoder.read([np.array(row.ids[-1:]) for row in self._rows])
+            scores = _rows_of(self._net, last)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            _fail(self._rows, error)
+            self._rows, self._decoder = [], None
+            return
+        ended = [self._took(row, each) for row, each in zip(self._rows, scores, strict=True)]
+        self._keep([not end for end in ended])
+
+    def _took(self, row: _Row, scores: Scored) -> bool:
+        """Draw a token of ``row``; return whether its text has ended, by an error too."""
+        self.tokens += 1
+        try:
+            return row.take(scores)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            _fail([row], error)
+            return True
+
+    def _keep(self, stay: Sequence[bool]) -> None:
+        if all(stay):
+            return
+        places = [k for k, kept in enumerate(stay) if kept]
+        self._rows = [self._rows[k] for k in places]
+        assert self._decoder is not None
+        self._decoder = self._decoder.fork(places) if places else None
+
+
+def _is_late(request: TextRequest) -> bool:
+    return request.cancelled or time.monotonic() > request.deadline
+
+
+def _rows_of(net: Net, outputs: Any) -> list[Scored]:
+    both = scored(net, outputs, 2)
+    raw = both.raw
+    chances = enumerate(both.probabilities)
+    return [Scored(row, None if raw is None else raw[n]) for n, row in chances]
+
+
+def _fail(rows: Sequence[_Row], error: Exception) -> None:
+    for row in rows:
+        row.request.send(Piece(ended="error", error=error))
