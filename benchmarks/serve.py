@@ -85,17 +85,14 @@ def main() -> None:
                     rates[count].append(tokens / (time.perf_counter() - begin))
             for count, found in rates.items():
                 # The first round records programs.
-                middle, spread = statistics.median(found[1:]), (min(found[1:]), max(found[1:]))
-                print(
-                    f"{count:3} clients: {middle:7.1f} tokens/s ({spread[0]:.1f} to {spread[1]:.1f})"
-                )
+                middle, least, most = statistics.median(found[1:]), min(found[1:]), max(found[1:])
+                print(f"{count:3} clients: {middle:7.1f} tokens/s ({least:.1f} to {most:.1f})")
             one, several = (statistics.median(found[1:]) for found in rates.values())
             print(f"together: {several / one:.2f} times one client's")
             before = resident(server.pid)
             list(pool.map(lambda k: ask(k % 50, 2), range(asked.requests)))
-            print(
-                f"memory: {before:.0f} MB, after {asked.requests} requests {resident(server.pid):.0f}"
-            )
+            after = resident(server.pid)
+            print(f"memory: {before:.0f} MB, after {asked.requests} requests {after:.0f}")
         server.terminate()
         server.wait()
 
