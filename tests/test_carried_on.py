@@ -239,7 +239,7 @@ def test_flags_of_numpy(net, flag):
 def test_data_for_a_layer_that_reads_others():
     """SINGA: put a Dummy before it; the advice, followed, works."""
     made = FeedForwardNet([Dense("a", 4, input_sample_shape=(3,)), Dense("b", 2)], seed=0)
-    with pytest.raises(UnknownNameError, match="'b', which reads other layers; put a Dummy"):
+    with pytest.raises(UnknownNameError, match="'b', which reads other layers; add a Dummy"):
         made.forward(False, {"a": ROWS, "b": np.ones((4, 4), np.float32)})
     made = FeedForwardNet(seed=0)
     a = made.add(Dense("a", 4, input_sample_shape=(3,)))

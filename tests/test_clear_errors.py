@@ -342,7 +342,7 @@ WORDS = np.array(["cat", "dog"] * 4)
     (lambda net: net.generate([[1]], 3, return_tensors="np"), "ids are NumPy's arrays"),
     (lambda net: net.generate([[1]], 3, eos_token_id=2), "called stop here"),
     (lambda net: net.generate(input_ids=[[1]], length=3), "called prompts here"),
-    (lambda net: net.generate([[1]], 3, num_beams=2), "likeliest"),
+    (lambda net: net.generate([[1]], 3, bad_words_ids=[[2]]), "called bad_words here"),
 ])  # fmt: skip
 def test_what_is_typed_from_elsewhere_meets_advice(net, use, told):
     with pytest.raises(SingaNetError, match=told):

@@ -1,1 +1,3 @@
 """``singanet serve``: a net behind HTTP."""
+
+__all__: list[str] = []

@@ -22,8 +22,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from starlette.requests import ClientDisconnect
 
-from singanet.commands.serving.batches import Batches
-from singanet.commands.serving.requests import Asked, Fields, RequestError, TextRequests, parsed
+from singanet.commands.serving.batches import BatchQueue
+from singanet.commands.serving.requests import (
+    AskedTexts,
+    Fields,
+    RequestError,
+    TextRequests,
+    parsed,
+)
 from singanet.commands.serving.scheduler import Piece, QueueFullError, Scheduler, TextRequest
 from singanet.errors import SingaNetError
 from singanet.types import Array
@@ -48,8 +54,8 @@ class Served:
     name: str
     texts: TextRequests | None = None
     scheduler: Scheduler | None = None
-    predict: Batches | None = None
-    embed: Batches | None = None
+    predict: BatchQueue | None = None
+    embed: BatchQueue | None = None
     ends: frozenset[int] = frozenset()
 
     def close(self) -> None:
@@ -295,7 +301,7 @@ class _Application:
 class _Answers:
     """The texts of one request, which the scheduler writes."""
 
-    def __init__(self, served: Served, limits: Limits, asked: Asked) -> None:
+    def __init__(self, served: Served, limits: Limits, asked: AskedTexts) -> None:
         assert served.scheduler is not None
         self.asked = asked
         self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Batches of waiting requests: a thread computes what waits together."""
+"""BatchQueue of waiting requests: a thread computes what waits together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from singanet.commands.serving.scheduler import QueueFullError
 
 
-class Batches:
+class BatchQueue:
     """A thread that computes waiting inputs together.
 
     Args:

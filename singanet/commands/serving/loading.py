@@ -18,7 +18,7 @@ from singanet.commands.runs.published import (
 from singanet.commands.runs.run_options import refusal
 from singanet.commands.runs.trained import embeddings, has_embeddings, is_run, is_whole, whole_net
 from singanet.commands.serving.app import Limits, Served
-from singanet.commands.serving.batches import Batches
+from singanet.commands.serving.batches import BatchQueue
 from singanet.commands.serving.requests import TextRequests
 from singanet.commands.serving.scheduler import Scheduler
 from singanet.net import FeedForwardNet
@@ -52,7 +52,7 @@ def load(path: str, limits: Limits) -> Served:
             cuts = np.cumsum([len(each) for each in inputs])[:-1]
             return np.split(embeddings(net, tokenizer, rows), cuts)
 
-        embed = Batches(embedded, lambda _: None, len, most_waiting=limits.queue)
+        embed = BatchQueue(embedded, lambda _: None, len, most_waiting=limits.queue)
         return Served(name, texts, embed=embed)
     expect_causal(net, place)
     scheduler = Scheduler(net, tokenizer, limits.together, limits.queue)
@@ -67,7 +67,7 @@ def _drawn_like(model: Path) -> PretrainedNet:
     return net
 
 
-def _predictions(net: FeedForwardNet, limits: Limits) -> Batches:
+def _predictions(net: FeedForwardNet, limits: Limits) -> BatchQueue:
     predictor = net.predictor()
 
     def predicted(inputs: list[Any]) -> list[Any]:
@@ -85,7 +85,7 @@ def _predictions(net: FeedForwardNet, limits: Limits) -> Batches:
         parts = {k: np.split(v, cuts) for k, v in made.items()}
         return [{k: v[n] for k, v in parts.items()} for n in range(len(inputs))]
 
-    return Batches(predicted, _form, _rows, most_waiting=limits.queue)
+    return BatchQueue(predicted, _form, _rows, most_waiting=limits.queue)
 
 
 def _form(x: Any) -> Any:

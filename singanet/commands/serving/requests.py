@@ -105,7 +105,7 @@ class Fields:
 
 
 @dataclass
-class Asked:
+class AskedTexts:
     """A request for a text: its prompts (ids), and how each is continued."""
 
     prompts: list[list[int]]
@@ -124,7 +124,7 @@ class TextRequests:
     def __init__(self, name: str, tokenizer: Tokenizer, words: int, limit: int | None) -> None:
         self.name, self.tokenizer, self.words, self.limit = name, tokenizer, words, limit
 
-    def chat(self, given: Any) -> Asked:
+    def chat(self, given: Any) -> AskedTexts:
         """Read a request for an answer to ``messages``."""
         fields = Fields(given)
         self.expect_model(fields)
@@ -138,7 +138,7 @@ class TextRequests:
         most = fields.count("max_completion_tokens", later)
         return self._asked(fields, [ids], most, "messages")
 
-    def completion(self, given: Any) -> Asked:
+    def completion(self, given: Any) -> AskedTexts:
         """Read a request to continue ``prompt``, or each of several."""
         fields = Fields(given)
         self.expect_model(fields)
@@ -179,7 +179,7 @@ class TextRequests:
 
     def _asked(
         self, fields: Fields, prompts: list[list[int]], most: int | None, name: str
-    ) -> Asked:
+    ) -> AskedTexts:
         longest = max(map(len, prompts))
         room = None if self.limit is None else self.limit - longest
         if room is not None and room < 1:
@@ -211,7 +211,7 @@ class TextRequests:
             changes = penalty, ngrams, bad, bias, guide
             processors = Processors._of(*changes, tokenizer=self.tokenizer)
         usage = bool(options.get("include_usage"))
-        return Asked(prompts, length, sampling, processors, seed, stops, stream, usage)
+        return AskedTexts(prompts, length, sampling, processors, seed, stops, stream, usage)
 
     def _bias(self, given: Any) -> Callable[[Array, Array], Array] | None:
         if not given:
