@@ -85,8 +85,9 @@ import importlib, pkgutil
 import singanet
 from singanet.errors import BackendError
 for module in pkgutil.walk_packages(singanet.__path__, "singanet."):
-    # scikit-learn looks at the system itself, and finds one that is none.
-    if not module.name.endswith("__main__") and ".sklearn" not in module.name:
+    # scikit-learn and packages of servers look at the system themselves, and find one that is none.
+    apart = module.name.endswith("__main__") or ".sklearn" in module.name
+    if not apart and ".serving" not in module.name:
         try:
             importlib.import_module(module.name)
         except BackendError:  # a package that is not installed

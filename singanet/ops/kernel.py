@@ -89,7 +89,9 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
     @wraps(function)
     def run(ops: Any, *given: Any, **named: Any) -> Any:
         # The common case first: a small step without a program calls some ten kernels.
-        if given and getattr(given[0], "dtype", None) is _FLOAT32:
+        first = given[0] if given else None
+        # A context has a type, too, but no shape.
+        if getattr(first, "dtype", None) is _FLOAT32 and hasattr(first, "shape"):
             return function(ops, *given, **named)
         if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)

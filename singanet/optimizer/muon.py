@@ -98,7 +98,7 @@ class Muon(Optimizer):
                 advice="write Muon(others=AdamW(0.001)), and stages around Muon",
             )
         self.others = others
-        self.slots = ("direction", *others.slots)
+        self.slots = ("momentum", *others.slots)
 
     # -- which rule -------------------------------------------------------------------------------
 

@@ -60,14 +60,14 @@ def test_a_step_is_followed_in_few_calls(recorded, most):
 def test_a_step_is_recorded_in_few_calls():
     net, rule = small_net(), SGD(0.1)
     net.step(X, Y, rule)
-    assert 500 < own_calls(lambda: net.record(X, Y, rule)) <= 2660
+    assert 500 < own_calls(lambda: net.record(X, Y, rule)) <= 2700
 
 
 def test_a_named_program_costs_a_few_calls_more():
     x, y = Input("x", (16,)), Input("y", (), dtype="int64")
     cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)
     executor = Executor({"train": [cost, SGD(0.1).minimize(cost)]}, seed=0)
-    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 55
+    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 56
 
 
 # With a metric one call asks for the labels that it ignores.

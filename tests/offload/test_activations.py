@@ -110,8 +110,8 @@ def test_most_of_the_activations_are_not_in_memory(tmp_path):
             tracemalloc.stop()
         assert net.executor.shelf.peak <= 500_000
     assert peaks[0] > 2 * DEPTH * x.nbytes
-    # What is kept, and what the layer at work has and makes.
-    assert peaks[1] < 500_000 + 8 * x.nbytes
+    # What is kept, what the layer at work has and makes, and the program's calls in Python.
+    assert peaks[1] < 500_000 + 11 * x.nbytes
 
 
 def test_gradients_and_own_loops_are_those_in_memory(tmp_path):

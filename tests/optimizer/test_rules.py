@@ -673,7 +673,7 @@ def test_muon_updates_hidden_matrices_alone(rng):
     net, muon = a_net_of_words(), opt.Muon(0.02)
     net.step(rng.integers(0, 11, (4, 6)), rng.integers(0, 3, 4), muon)
     saved = muon.state_dict()
-    by_muon = {key.rpartition("/")[0] for key, a in saved.items() if "direction" in key and a.size}
+    by_muon = {key.rpartition("/")[0] for key, a in saved.items() if "/momentum" in key and a.size}
     assert by_muon == {"wide/weight", "narrow/weight", "inner/weight"}
     assert {muon.state(name).ratio for name in by_muon} == {12 / 8, 5 / 12, 7 / 30}
     # One array of a matrix, two of the others, and a count.

@@ -854,6 +854,16 @@ LOOKING = {"told", "predicted", "copied", "outlived", "within a budget", "recomp
 """Actions that call layers of one net more often."""
 
 
+def around(rule, stage):
+    """The rule with the stage around it, or the rule alone if the stage refuses it."""
+    optimizer = f"{rule}, {stage}"
+    try:
+        optimizer_of(optimizer)
+    except SingaNetError:
+        return rule
+    return optimizer
+
+
 def drawn(draw, most=5, fewest=1, of=None):
     """Draw a plan of so many actions ``of`` those given by ``draw``, a generator of Python's."""
     values = draw.choice(sorted(SHAPES))
@@ -869,7 +879,7 @@ def drawn(draw, most=5, fewest=1, of=None):
 
     optimizer = draw.choice(sorted(OPTIMIZERS))
     if draw.random() < 0.3:
-        optimizer += f", {draw.choice(sorted(STAGES))}"
+        optimizer = around(optimizer, draw.choice(sorted(STAGES)))
     nodes = [node() for _ in range(draw.randint(1, 6))]
     actions = [action() for _ in range(draw.randint(fewest, most))]
     recompute, done = draw.choice(("none",) * 8 + LEVELS), {act.kind for act in actions}

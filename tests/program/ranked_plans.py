@@ -19,7 +19,7 @@ from singanet.parallel import (
 )
 from singanet.testing import communicators
 
-from .drawn_nets import Plan
+from .drawn_nets import Plan, optimizer_of
 from .plans import Run, drawn
 
 REDUCERS = {
@@ -83,11 +83,21 @@ def on_ranks(setting):
         comms.run(one)
 
 
+def goes(optimizer, reducer):
+    """Whether the reducer takes the optimizer."""
+    try:
+        with_reduction(optimizer_of(optimizer), REDUCERS[reducer])
+    except SingaNetError:
+        return False
+    return True
+
+
 def drawn_setting(draw, most=3, fewest=0):
     """Draw a setting with so many actions by ``draw``, a generator of Python's."""
     plan = drawn(draw)
     actions = drawn(draw, most, fewest, TOGETHER).actions
     ranks = draw.choice((2, 2, 3, 4))
     records = [rank for rank in range(ranks) if draw.random() < 0.8]
-    reducer = draw.choice(sorted(REDUCERS))
+    names = draw.sample(sorted(REDUCERS), len(REDUCERS))
+    reducer = next((name for name in names if goes(plan.optimizer, name)), names[0])
     return Setting(replace(plan, actions=actions), reducer, ranks, tuple(records or [0]))

@@ -112,7 +112,7 @@ def test_mse_is_that_of_other_libraries():
 @pytest.mark.parametrize(("last", "loss", "words"), [
     (Softmax("p"), SoftmaxCrossEntropy(), r"CategoricalCrossEntropy\(\)"),
     (Softmax("p"), losses.KLDivergence(), "the softmax layer 'p'"),
-    (Softmax("p"), SigmoidCrossEntropy(), "takes the sigmoid itself"),
+    (Softmax("p"), SigmoidCrossEntropy(), "applies the sigmoid itself"),
     (Activation("p", "sigmoid"), SigmoidCrossEntropy(), r"BinaryCrossEntropy\(\)"),
 ])  # fmt: skip
 def test_a_softmax_of_a_softmax_is_refused(last, loss, words):

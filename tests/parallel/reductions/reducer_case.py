@@ -334,7 +334,7 @@ class ReducerCase:
         found = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
         assert isinstance(found.comm, SingleProcess)
         assert repr(found) == repr(optimizer)
-        with pytest.raises(ArgumentError, match="inside of it"):
+        with pytest.raises(ArgumentError, match="the optimizer inside"):
             nets[1].memory(8, optimizer=optimizer)
 
     # -- traffic ----------------------------------------------------------------------------------

@@ -113,7 +113,9 @@ class TestParameterServer(ReducerCase):
     kind, servers = ParameterServer, 1
     share, fixed, not_recorded = None, (("consistency", "asp"),), "waits for other processes"
     clips, skips = ("value", "global"), False
-    refuses = {f"clip {kind}": "by value" for kind in ("layer", "running")}
+    refuses = {f"clip {kind}": "by value" for kind in ("layer", "running")} | {
+        "rule muon": "which the rule looks at"
+    }
 
     def takes(self, precision, clip_by, accumulates):
         # Each worker skips steps of its own.
@@ -125,4 +127,6 @@ class TestHybrid(ReducerCase):
     kind, servers = Hybrid, 2
     share, fixed = None, (("consistency", "asp"),)
     averages, precisions = False, (None,)
-    refuses: ClassVar = {"rows, clip global": "clip by value"}
+    refuses: ClassVar = {
+        "rows, clip global": "clip by value", "rule muon": "which the rule looks at",
+    }  # fmt: skip
