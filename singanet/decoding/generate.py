@@ -136,8 +136,7 @@ class Writer:
                         # The id is rejected: what would follow it does not matter.
                         steps[n, k:] = 1.0
                         break
-                scores = self._processors(ids, self._starts[row], logits[n, k])
-                steps[n, k] = np.exp(scores - scores.max())
+                steps[n, k] = self._processors._weights(ids, self._starts[row], logits[n, k])
         return found
 
     def _several(self, ahead: int) -> list[tuple[list[int], list[float]]]:

@@ -107,6 +107,12 @@ class Processors:
             )
         return made
 
+    def _weights(self, ids: Sequence[int], prompt: int, scores: Array) -> Array:
+        """Return the new scores as weights (C,) of a draw, the largest 1."""
+        made = self(ids, prompt, scores)
+        weights: Array = np.exp(made - made.max())
+        return weights
+
     def _changed(self, ids: Array, scores: Array) -> Array:
         assert self.logits is not None
         made = np.array(self.logits(ids, scores), np.float64)

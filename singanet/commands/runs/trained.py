@@ -397,7 +397,7 @@ def embedded(
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
     place = model_in(folder_of(model))
-    net = pretrained.load(place, inputs=_OF_SENTENCES)
+    net = pretrained.load(place, inputs=OF_SENTENCES)
     if not has_embeddings(net):
         expected = "a folder of sentence-transformers with modules.json"
         received = (net.config.get("architectures") or ["another model"])[0]
@@ -407,7 +407,7 @@ def embedded(
     return embeddings(net, tokenizer, _ids(tokenizer, texts, net.most_steps, cut), batch_size)
 
 
-_OF_SENTENCES = ["input_ids", "attention_mask"]
+OF_SENTENCES = ["input_ids", "attention_mask"]
 """The inputs of a model of sentences."""
 
 
@@ -427,7 +427,7 @@ def embeddings(
         together = [[Fragment(rows[k], rows[k])] for k in places]
         width = max(1, *(len(rows[k]) for k in places))
         x, _ = batch_of(together, width, tokenizer.pad_id or 0)
-        made = net.predict({name: x[name] for name in _OF_SENTENCES})
+        made = net.predict({name: x[name] for name in OF_SENTENCES})
         found = np.empty((len(rows), made.shape[1]), np.float32) if found is None else found
         found[places] = made
     return np.empty((0, 0), np.float32) if found is None else found

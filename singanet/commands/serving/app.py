@@ -30,7 +30,8 @@ from singanet.commands.serving.requests import (
     TextRequests,
     parsed,
 )
-from singanet.commands.serving.scheduler import Piece, QueueFullError, Scheduler, TextRequest
+from singanet.commands.serving.scheduler import Piece, Scheduler, TextRequest
+from singanet.commands.serving.waiting import QueueFullError
 from singanet.errors import SingaNetError
 from singanet.types import Array
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from singanet.commands.serving.scheduler import QueueFullError
+from singanet.commands.serving.waiting import WaitingQueue
 
 
 class BatchQueue:
@@ -32,41 +30,32 @@ class BatchQueue:
         most_waiting: int = 64,
     ) -> None:
         self._compute, self._alike, self._rows = compute, alike, rows
-        self._most_rows, self._most_waiting = most_rows, most_waiting
-        self._waiting: deque[tuple[Any, Future[Any]]] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="singanet serve", daemon=True)
-        self._thread.start()
+        self._most_rows = most_rows
+        self._queue = WaitingQueue[tuple[Any, "Future[Any]"]](most_waiting)
+        self._queue.start(self._run)
 
     @property
     def waiting(self) -> int:
         """The number of inputs that wait."""
-        return len(self._waiting)
+        return len(self._queue.items)
 
     def submit(self, x: Any) -> Future[Any]:
         """Add an input; return its future result. Errors: `QueueFullError`."""
         future: Future[Any] = Future()
-        with self._changed:
-            if len(self._waiting) >= self._most_waiting or self._closed:
-                raise QueueFullError
-            self._waiting.append((x, future))
-            self._changed.notify()
+        self._queue.add((x, future))
         return future
 
     def close(self) -> None:
         """Finish what waits, and end."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
+        self._queue.close()
 
     def _run(self) -> None:
+        queue = self._queue
         while True:
-            with self._changed:
-                while not (self._waiting or self._closed):
-                    self._changed.wait()
-                if not self._waiting:
+            with queue.changed:
+                while not (queue.items or queue.is_closed):
+                    queue.changed.wait()
+                if not queue.items:
                     return
                 together = self._next()
             together = [pair for pair in together if pair[1].set_running_or_notify_cancel()]
@@ -75,13 +64,14 @@ class BatchQueue:
 
     def _next(self) -> list[tuple[Any, Future[Any]]]:
         """Remove and return the first input, and those behind it that are like it."""
-        first = self._waiting.popleft()
+        waiting = self._queue.items
+        first = waiting.popleft()
         found, kind, rows = [first], self._alike(first[0]), self._rows(first[0])
-        while self._waiting and self._alike(self._waiting[0][0]) == kind:
-            rows += self._rows(self._waiting[0][0])
+        while waiting and self._alike(waiting[0][0]) == kind:
+            rows += self._rows(waiting[0][0])
             if rows > self._most_rows:
                 break
-            found.append(self._waiting.popleft())
+            found.append(waiting.popleft())
         return found
 
     def _answer(self, together: list[tuple[Any, Future[Any]]]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from singanet import pretrained
 from singanet.commands.runs.published import (
+    drawn_net,
     ends_of,
     expect_causal,
     is_published,
@@ -16,13 +17,19 @@ from singanet.commands.runs.published import (
     tokenizer_for,
 )
 from singanet.commands.runs.run_options import refusal
-from singanet.commands.runs.trained import embeddings, has_embeddings, is_run, is_whole, whole_net
+from singanet.commands.runs.trained import (
+    OF_SENTENCES,
+    embeddings,
+    has_embeddings,
+    is_run,
+    is_whole,
+    whole_net,
+)
 from singanet.commands.serving.app import Limits, Served
 from singanet.commands.serving.batches import BatchQueue
 from singanet.commands.serving.requests import TextRequests
 from singanet.commands.serving.scheduler import Scheduler
 from singanet.net import FeedForwardNet
-from singanet.pretrained import PretrainedNet
 from singanet.pretrained.source import folder_of
 from singanet.types import Array
 
@@ -41,11 +48,14 @@ def load(path: str, limits: Limits) -> Served:
         advice = "pass a RUN_DIR, the folder of a model, or net.onnx"
         raise refusal(f"{path!r}", expected, "another file", advice)
     model = model_in(place)
-    net = _drawn_like(model)
+    # A drawn net tells the kind of the model without its arrays.
+    of_sentences = has_embeddings(drawn_net(model, ["input_ids"]))
+    inputs = OF_SENTENCES if of_sentences else ["input_ids"]
+    net = pretrained.load(model, inputs=inputs)
     name, tokenizer = Path(path).resolve().name, tokenizer_for(net, model)
     words = int(net.config["vocab_size"])
     texts = TextRequests(name, tokenizer, words, net.most_steps)
-    if has_embeddings(net):
+    if of_sentences:
 
         def embedded(inputs: list[Any]) -> list[Array]:
             rows = [np.array(ids) for ids_of_one in inputs for ids in ids_of_one]
@@ -57,14 +67,6 @@ def load(path: str, limits: Limits) -> Served:
     expect_causal(net, place)
     scheduler = Scheduler(net, tokenizer, limits.together, limits.queue)
     return Served(name, texts, scheduler, ends=ends_of(net, tokenizer))
-
-
-def _drawn_like(model: Path) -> PretrainedNet:
-    """Load the net of the folder with the inputs of a model of sentences, or of texts."""
-    net = pretrained.load(model, inputs=["input_ids"])
-    if has_embeddings(net):
-        return pretrained.load(model, inputs=["input_ids", "attention_mask"])
-    return net
 
 
 def _predictions(net: FeedForwardNet, limits: Limits) -> BatchQueue:

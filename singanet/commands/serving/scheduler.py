@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.commands.runs.published import StopFilter
+from singanet.commands.serving.waiting import WaitingQueue
 from singanet.data import Tokenizer
 from singanet.decoding import Decoder, Processors, Sampling
 from singanet.decoding.prefix_cache import Scored, scored
@@ -19,10 +18,6 @@ from singanet.engine.net import Net
 
 _CHUNK = 64
 """The most tokens of a prompt that are read between two tokens of the other texts."""
-
-
-class QueueFullError(Exception):
-    """More texts wait than the server allows."""
 
 
 class Piece(NamedTuple):
@@ -54,6 +49,15 @@ class TextRequest:
     cancelled: bool = False
     written: int = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the client is gone or the time is over."""
+        return self.cancelled or time.monotonic() > self.deadline
+
+    def give_up(self) -> None:
+        """End the text before its end."""
+        self.send(Piece(ended="cancelled" if self.cancelled else "timeout"))
+
 
 class _Row:
     """The state of one text that is read or written."""
@@ -64,22 +68,13 @@ class _Row:
         self.rng = np.random.default_rng(request.seed)
         self._stream, self._filter = tokenizer.stream(), StopFilter(request.stops)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the client is gone or the time is over."""
-        return self.request.cancelled or time.monotonic() > self.request.deadline
-
-    def give_up(self) -> None:
-        """End the text before its end."""
-        self.request.send(Piece(ended="cancelled" if self.request.cancelled else "timeout"))
-
     def take(self, scores: Scored) -> bool:
         """Draw the next token and send its text; return whether the text has ended."""
         request = self.request
         weights = scores.probabilities[None]
         if not request.processors._are_none:
-            made = request.processors(self.ids, len(request.prompt), scores.logits)
-            weights = np.exp(made - made.max())[None]
+            made = request.processors._weights(self.ids, len(request.prompt), scores.logits)
+            weights = made[None]
         new = int(request.sampling.chosen(weights, self.rng.random(1))[0])
         request.written += 1
         self.ids.append(new)
@@ -120,19 +115,16 @@ class Scheduler:
         self, net: Net, tokenizer: Tokenizer, most_active: int = 16, most_waiting: int = 64
     ) -> None:
         self._tokenizer = tokenizer
-        self._most_active, self._most_waiting = most_active, most_waiting
+        self._most_active = most_active
         self._begin = Decoder(net)
         self._begin._linked = False
         self._net = net
-        self._waiting: deque[TextRequest] = deque()
+        self._queue = WaitingQueue[TextRequest](most_waiting)
         self._reading: list[tuple[_Row, Decoder]] = []
         self._rows: list[_Row] = []
         self._decoder: Decoder | None = None
-        self._changed = threading.Condition()
-        self._closed = False
         self.tokens = 0
-        self._thread = threading.Thread(target=self._run, name="singanet serve", daemon=True)
-        self._thread.start()
+        self._queue.start(self._run)
 
     @property
     def limit(self) -> int | None:
@@ -142,7 +134,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """The number of texts that wait."""
-        return len(self._waiting)
+        return len(self._queue.items)
 
     @property
     def active(self) -> int:
@@ -151,28 +143,22 @@ class Scheduler:
 
     def submit(self, request: TextRequest) -> None:
         """Add a text. Errors: `QueueFullError`."""
-        with self._changed:
-            if len(self._waiting) >= self._most_waiting or self._closed:
-                raise QueueFullError
-            self._waiting.append(request)
-            self._changed.notify()
+        self._queue.add(request)
 
     def close(self) -> None:
         """Finish all texts, and end."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
+        self._queue.close()
 
     def _run(self) -> None:
+        queue = self._queue
         while True:
-            with self._changed:
-                while not (self._waiting or self.active or self._closed):
-                    self._changed.wait()
-                if self._closed and not (self._waiting or self.active):
+            with queue.changed:
+                while not (queue.items or self.active or queue.is_closed):
+                    queue.changed.wait()
+                if queue.is_closed and not (queue.items or self.active):
                     return
-                while self._waiting and self.active < self._most_active:
-                    row = _Row(self._waiting.popleft(), self._tokenizer)
+                while queue.items and self.active < self._most_active:
+                    row = _Row(queue.items.popleft(), self._tokenizer)
                     self._reading.append((row, self._begin.fork()))
             self._drop_those_over()
             if self._reading:
@@ -181,19 +167,20 @@ class Scheduler:
                 self._write_one()
 
     def _drop_those_over(self) -> None:
-        with self._changed:
-            late = [request for request in self._waiting if _is_late(request)]
+        waiting = self._queue.items
+        with self._queue.changed:
+            late = [request for request in waiting if request.is_over]
             for request in late:
-                self._waiting.remove(request)
+                waiting.remove(request)
         for request in late:
-            request.send(Piece(ended="cancelled" if request.cancelled else "timeout"))
-        for row, decoder in [pair for pair in self._reading if pair[0].is_over]:
+            request.give_up()
+        for row, decoder in [pair for pair in self._reading if pair[0].request.is_over]:
             self._reading.remove((row, decoder))
-            row.give_up()
-        over = [row.is_over for row in self._rows]
+            row.request.give_up()
+        over = [row.request.is_over for row in self._rows]
         for row, gone in zip(self._rows, over, strict=True):
             if gone:
-                row.give_up()
+                row.request.give_up()
         self._keep([not gone for gone in over])
 
     def _read_some(self) -> None:
@@ -243,10 +230,6 @@ class Scheduler:
         self._rows = [self._rows[k] for k in places]
         assert self._decoder is not None
         self._decoder = self._decoder.fork(places) if places else None
-
-
-def _is_late(request: TextRequest) -> bool:
-    return request.cancelled or time.monotonic() > request.deadline
 
 
 def _rows_of(net: Net, outputs: Any) -> list[Scored]:

@@ -79,10 +79,13 @@ class Units:
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
 
-        # The steps of `lowerings` without long units, if they were asked for.
-        self.lowerings: list[UnitWay] = []
         # How many values, and how many bytes, go on from before each unit to it or later ones.
         self.crossing = self._crossing()
+
+    @cached_property
+    def lowerings(self) -> list[UnitWay]:
+        """The steps of the function `lowerings`, without long units."""
+        return lowerings(self, dear=False)
 
     def _crossing(self) -> list[tuple[int, int]]:
         made = ((v, at) for v, at in self.maker.items() if v not in self.pinned)
@@ -320,12 +323,7 @@ def _pairs(of_units: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
 
 def lowered(units: Units) -> list[UnitOp]:
     """The step of the last of `lowerings`, which takes the fewest bytes, without long units."""
-    return _quick_lowerings(units)[-1].ops()
-
-
-def _quick_lowerings(units: Units) -> list[UnitWay]:
-    units.lowerings = units.lowerings or lowerings(units, dear=False)
-    return units.lowerings
+    return units.lowerings[-1].ops()
 
 
 def lowerings(units: Units, dear: bool) -> list[UnitWay]:
@@ -388,7 +386,7 @@ class Plans:
         units = self.units
         kept = dropped_alone(units, forced(units))
         found = [self._way(ops) for ops in (kept, *self._others)]
-        found += _quick_lowerings(units)
+        found += units.lowerings
         if any(unit.dear for unit in units.units):
             found += lowerings(units, dear=True)
         may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
