@@ -18,7 +18,9 @@ from google.protobuf.message import DecodeError
 from singanet import layers
 from singanet.base.arguments import Budget, checked_shape, own_errors
 from singanet.base.files import path_of
+from singanet.base.heap import LARGE
 from singanet.base.kinds import ONNX, kind_of_stream
+from singanet.checkpoint.entry import read_exactly
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
 from singanet.layers.symbol import Symbol
@@ -28,13 +30,14 @@ from singanet.saving.codecs.onnx.values import FileNode, Known, Tensor
 from singanet.saving.codecs.onnx.written import BFLOAT16, DTYPES
 from singanet.types import Array, Shape
 
+Buffer = bytes | memoryview
 _TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _FIELDS = {"f4": "float_data", "f8": "double_data", "i8": "int64_data", "u4": "uint64_data",
            "u8": "uint64_data"}  # fmt: skip
 
 
-def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
-    """Return the array of a ``TensorProto``, read-only.
+def array_of(tensor: Any, raw_data: Buffer, folder: Path, where: str, budget: Budget) -> Array:
+    """Return the array of a ``TensorProto`` whose bytes are ``raw_data``, read-only.
 
     Errors: `FileFormatError`, `UnsafeFileError`.
     """
@@ -53,10 +56,10 @@ def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
         raw = _outside(tensor, folder, place, count * stored.itemsize, budget)
         array = np.frombuffer(raw, stored)
     elif tensor.HasField("raw_data"):
-        raw = tensor.raw_data  # a copy, each time that it is asked for
-        if len(raw) != count * stored.itemsize:
-            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(raw)} bytes")
-        array = np.frombuffer(raw, stored)
+        if len(raw_data) != count * stored.itemsize:
+            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(raw_data)} bytes")
+        # A small array may stay with a layer, and must not keep the whole file in memory.
+        array = np.frombuffer(raw_data if len(raw_data) >= LARGE else bytes(raw_data), stored)
     else:
         array = _typed(tensor, stored, count, place, half)
     if half:
@@ -186,24 +189,35 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
         size = os.fstat(stream.fileno()).st_size
         if size > _LARGEST:
             raise broken(where, f"at most {_LARGEST} bytes", f"{size}")
-        data = stream.read()
-    budget = Budget(max(len(data), (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
+        # NumPy asks for large pages: with small ones the system takes three times as long.
+        data = np.empty(size, np.uint8)
+        read_exactly(stream, data.data, where)
+    budget = Budget(max(size, (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
     try:
-        if not data:
+        if not size:
             raise DecodeError("an empty file")
-        _spend_messages(memoryview(data), budget, where)
-        model = ModelProto.FromString(data)
+        walk = _Walk(data.data, budget, where)
+        model = ModelProto.FromString(walk.without_arrays())
     except (DecodeError, UnicodeError, IndexError) as error:
-        kind = kind_of_stream(io.BytesIO(data))
+        kind = kind_of_stream(io.BytesIO(data.data))
         received, advice = (str(error)[:100], "") if kind is ONNX else (kind.name, kind.advice)
         raise broken(where, "an ONNX model", received, advice) from None
     with own_errors(lambda expected, received: broken(where, expected, received), "an ONNX model"):
-        return graph_of(model, path.parent, where, budget), budget
+        return graph_of(model, path.parent, where, budget, walk.raw_data), budget
 
 
-def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> FileGraph:
-    """Return the graph of a ``ModelProto`` whose external arrays are in ``folder``."""
-    return _Reader(model, folder, where, budget).graph
+def graph_of(
+    model: Any,
+    folder: Path,
+    where: str,
+    budget: Budget,
+    raw_data: Sequence[Buffer] | None = None,
+) -> FileGraph:
+    """Return the graph of a ``ModelProto`` whose external arrays are in ``folder``.
+
+    If ``raw_data`` is not None, the arrays of the model have indices into it in place of bytes.
+    """
+    return _Reader(model, folder, where, budget, raw_data).graph
 
 
 def broken(where: str, expected: str, received: str, advice: str = "") -> FileFormatError:
@@ -247,43 +261,91 @@ def _cost(described: Any, size: int) -> int:
     return 8 * size + (1 << 6)
 
 
-def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
-    """Spend the bytes that parsing will take: a message of two bytes takes a hundred."""
-    stack = [(ModelProto.DESCRIPTOR, 0, len(data), 0)]
-    nbytes = parts = 0
-    while stack:
-        kind, at, end, depth = stack.pop()
+class _Walk:
+    """A walk over the messages of a file before they are parsed.
+
+    It spends the bytes that parsing will take: a message of two bytes takes a hundred. The bytes of
+    arrays are not parsed, since that would copy them: `raw_data` has views of them.
+    """
+
+    def __init__(self, data: memoryview, budget: Budget, where: str) -> None:
+        self._data, self._budget, self._where = data, budget, where
+        self._nbytes = self._parts = 0
+        self.raw_data: list[memoryview] = []
+
+    def without_arrays(self) -> bytes:
+        """Return the model with indices into `raw_data` in place of the bytes of arrays."""
+        made = self._message(ModelProto.DESCRIPTOR, 0, len(self._data), 0)
+        self._budget.spend(self._nbytes, self._parts)
+        return bytes(self._data) if made is None else made
+
+    def _message(self, kind: Any, at: int, end: int, depth: int) -> bytes | None:
+        """Return the message without the bytes of arrays, None if it has none."""
         if depth > _DEEPEST:
-            raise _forged(where, f"at most {_DEEPEST} levels inside each other", "more")
+            raise _forged(self._where, f"at most {_DEEPEST} levels inside each other", "more")
+        data, kept, copied = self._data, list[Buffer](), at
         while at < end:
-            tag, at = _varint(data, at)
-            wire, start = tag & 7, at
+            tag, length = _varint(data, at)
+            wire, start = tag & 7, length
             described = kind.fields_by_number.get(tag >> 3)
             if wire == 2:
-                size, start = _varint(data, at)
-                at = start + size
+                size, start = _varint(data, length)
+                after = start + size
             elif wire == 0:
-                _, at = _varint(data, at)
+                _, after = _varint(data, length)
             elif wire in (1, 5):
-                at += 8 if wire == 1 else 4
+                after = length + (8 if wire == 1 else 4)
             else:
                 raise DecodeError(f"wire type {wire}")
-            if at > end:
+            if after > end:
                 raise DecodeError("a field that is longer than its message")
-            nbytes, parts = nbytes + _cost(described if wire == 2 else None, at - start), parts + 1
+            self._spend(_cost(described if wire == 2 else None, after - length))
+            made = None
             if wire == 2 and described and described.type == FieldDescriptor.TYPE_MESSAGE:
-                stack.append((described.message_type, start, at, depth + 1))
-            if parts >= _TOGETHER:
-                budget.spend(nbytes, parts)
-                nbytes = parts = 0
-    budget.spend(nbytes, parts)
+                made = self._message(described.message_type, start, after, depth + 1)
+            elif wire == 2 and described is _RAW_DATA:
+                made = len(self.raw_data).to_bytes(_INDEX, "little")
+                self.raw_data.append(data[start:after])
+            if made is not None:
+                kept += [data[copied:length], _varint_of(len(made)), made]
+                copied = after
+            at = after
+        if not kept:
+            return None
+        return b"".join([*kept, data[copied:end]])
+
+    def _spend(self, nbytes: int) -> None:
+        self._nbytes, self._parts = self._nbytes + nbytes, self._parts + 1
+        if self._parts >= _TOGETHER:
+            self._budget.spend(self._nbytes, self._parts)
+            self._nbytes = self._parts = 0
+
+
+_RAW_DATA = TensorProto.DESCRIPTOR.fields_by_name["raw_data"]
+_INDEX = 8
+"""Bytes of an index in place of an array's bytes."""
+
+
+def _varint_of(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
 
 
 class _Reader:
     """A reader of a model's messages."""
 
-    def __init__(self, model: Any, folder: Path, where: str, budget: Budget) -> None:
-        self.folder, self.where, self.budget = folder, where, budget
+    def __init__(
+        self,
+        model: Any,
+        folder: Path,
+        where: str,
+        budget: Budget,
+        raw_data: Sequence[Buffer] | None,
+    ) -> None:
+        self.folder, self.where, self.budget, self._raw_data = folder, where, budget, raw_data
         self.opsets = self._opsets(model.opset_import)
         self.functions: dict[tuple[str, str], Any] = {}
         self.inner: dict[tuple[str, str], dict[str, int]] = {}
@@ -363,7 +425,7 @@ class _Reader:
         for message in messages:
             self.budget.spend(1 << 9)
             if prefix:
-                self.budget.spend(_node_copied(message))
+                self.budget.spend(self._node_copied(message))
             domain = "" if message.domain in _OURS else message.domain
             inputs = tuple(names.get(name, prefix + name) if name else "" for name in message.input)
             for name in message.output:
@@ -388,7 +450,7 @@ class _Reader:
         names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
         names |= zip(function.output, outputs, strict=False)
         formals = len(function.input) + len(function.output)
-        self.budget.spend(64 * formals + sum(map(_copied, function.attribute_proto)))
+        self.budget.spend(64 * formals + sum(map(self._copied, function.attribute_proto)))
         defaults = {a.name: self._value(a, graph, {}) for a in function.attribute_proto}
         key = (function.domain, function.name)
         if key not in self.inner:
@@ -458,21 +520,26 @@ class _Reader:
         )
 
     def _array(self, tensor: Any) -> Array:
-        return array_of(tensor, self.folder, self.where, self.budget)
+        return array_of(tensor, self._bytes_of(tensor), self.folder, self.where, self.budget)
 
+    def _bytes_of(self, tensor: Any) -> Buffer:
+        """Return the bytes of an array, empty if the tensor has none."""
+        found: bytes = tensor.raw_data
+        if self._raw_data is None or not tensor.HasField("raw_data"):
+            return found
+        return self._raw_data[int.from_bytes(found, "little")]
 
-def _copied(attribute: Any) -> int:
-    """Return the bytes of an attribute of a function, which each call copies."""
-    # A number of one byte becomes an object in a list.
-    times = 2 if attribute.HasField("t") and attribute.t.HasField("raw_data") else 32
-    return times * int(attribute.ByteSize())
+    def _copied(self, attribute: Any) -> int:
+        """Return the bytes of an attribute of a function, which each call copies."""
+        # A number of one byte becomes an object in a list.
+        times = 2 if attribute.HasField("t") and attribute.t.HasField("raw_data") else 32
+        return times * (int(attribute.ByteSize()) + len(self._bytes_of(attribute.t)))
 
-
-def _node_copied(message: Any) -> int:
-    """Return the bytes of a node of a function, which each call copies."""
-    inside = sum(_copied(attribute) for attribute in message.attribute)
-    names = (*message.input, *message.output, message.name, message.op_type)
-    return inside + sum(_PER_TEXT + 4 * len(name) for name in names)
+    def _node_copied(self, message: Any) -> int:
+        """Return the bytes of a node of a function, which each call copies."""
+        inside = sum(self._copied(attribute) for attribute in message.attribute)
+        names = (*message.input, *message.output, message.name, message.op_type)
+        return inside + sum(_PER_TEXT + 4 * len(name) for name in names)
 
 
 def _sort(graph: FileGraph, known: set[str], where: str) -> None:

@@ -1,6 +1,7 @@
 """Files that lie, of the onnx project's own list of attacks and others."""
 
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -52,6 +53,28 @@ def test_a_whole_one_is_read(tmp_path):
     made.opset_import.add(domain="ai.onnx", version=18)
     found = load(written(made, tmp_path)).forward(False, np.ones((1, 2), np.float32))
     np.testing.assert_array_equal(found, [[3.0, 5.0, 7.0]])
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"), [("MatMul", (1 << 10, 1 << 10)), ("Gemm", (1 << 10, 1 << 10)),
+                      ("Add", (1, 1 << 20))]
+)  # fmt: skip
+def test_the_bytes_of_arrays_are_read_once_and_not_kept(op, shape, tmp_path):
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    made = model(dims=values.shape, raw_data=values.tobytes(), float_data=[])
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = shape[1]
+    made.graph.node[0].op_type = op
+    path = written(made, tmp_path)
+    load(path)
+    tracemalloc.start()
+    net = load(path)
+    now, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Large parameters are outside the traced heap. A sum compares its constants' samples.
+    assert most < (5 if op == "Add" else 1.3) * values.nbytes
+    assert now < 0.3 * values.nbytes
+    (weight,) = net.param_values()
+    np.testing.assert_array_equal(np.sort(weight.ravel()), np.sort(values.ravel()))
 
 
 def test_arrays_beside_it_are_read_and_none_elsewhere(tmp_path):
