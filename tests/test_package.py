@@ -51,6 +51,18 @@ def loaded(code, names):
     return python(f"import json, sys\n{code}\n{told}")
 
 
+def test_a_prediction_imports_neither_training_nor_tokenizers(tmp_path):
+    path = str(tmp_path / "net.onnx")
+    singanet.onnx.save(singanet.models.build("mlp", seed=0), path)
+    code = (
+        f"import singanet, numpy\nnet = singanet.onnx.load({path!r})\n"
+        "net.predictor()(numpy.zeros((1, 1, 28, 28), numpy.float32))"
+    )
+    others = ["data.tokens", "training.evaluation", "metric.auc", "checkpoint.formats",
+              "optimizer.muon", "parallel.initialize", "onnx.write"]  # fmt: skip
+    assert loaded(code, [f"singanet.{name}" for name in others]) == []
+
+
 def test_a_training_draws_nothing(tmp_path):
     code = (
         "import json, sys, singanet\nfrom singanet.report import recorders\n"

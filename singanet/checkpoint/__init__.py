@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import names_of
-from singanet.checkpoint.entry import Entry, Source
-from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
-from singanet.checkpoint.keras import LayerDescription
-from singanet.checkpoint.matching import LoadReport, Packed, Target, load_into, match, pack
-from singanet.checkpoint.reader import Reader
-from singanet.checkpoint.sharded import write_folder
-from singanet.checkpoint.tools import convert, diff, inspect
+from singanet.base.elsewhere import names_when_asked
+
+if TYPE_CHECKING:  # else when they are asked for
+    from singanet.checkpoint.entry import Entry, Source
+    from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
+    from singanet.checkpoint.keras import LayerDescription
+    from singanet.checkpoint.matching import LoadReport, Packed, Target, load_into, match, pack
+    from singanet.checkpoint.reader import Reader
+    from singanet.checkpoint.sharded import write_folder
+    from singanet.checkpoint.tools import convert, diff, inspect
 
 __all__ = [
     "FORMATS",
@@ -42,4 +44,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # otherwise type checkers accept any name
-    __getattr__, __dir__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -11,26 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.columns import Columns
-from singanet.base.elsewhere import names_of
-from singanet.data import transforms
-from singanet.data.dataset import Dataset
-from singanet.data.folder_loader import FolderLoader, read_image
-from singanet.data.image_sets import cifar10, cifar100, mnist, read_idx
-from singanet.data.loaders import ArrayLoader, Batch, GeneratorLoader, Loader
-from singanet.data.named_sets import load, load_test
-from singanet.data.npz_files import read_npz
-from singanet.data.prefetch import Prefetch
-from singanet.data.sets import (
-    TabularDataset,
-    clicks,
-    digits,
-    movielens,
-    scenes,
-    tabular,
-)
-from singanet.data.table import Table
-from singanet.data.text import TextDataset, TextLoader, plays
-from singanet.data.tokens import Chat, TextFolder, TextStream, Tokenizer, TokenLoader
+from singanet.base.elsewhere import names_when_asked
+
+if TYPE_CHECKING:  # else when they are asked for
+    from singanet.data import transforms
+    from singanet.data.dataset import Dataset
+    from singanet.data.folder_loader import FolderLoader, read_image
+    from singanet.data.image_sets import cifar10, cifar100, mnist, read_idx
+    from singanet.data.loaders import ArrayLoader, Batch, GeneratorLoader, Loader
+    from singanet.data.named_sets import load, load_test
+    from singanet.data.npz_files import read_npz
+    from singanet.data.prefetch import Prefetch
+    from singanet.data.sets import (
+        TabularDataset,
+        clicks,
+        digits,
+        movielens,
+        scenes,
+        tabular,
+    )
+    from singanet.data.table import Table
+    from singanet.data.text import TextDataset, TextLoader, plays
+    from singanet.data.tokens import Chat, TextFolder, TextStream, Tokenizer, TokenLoader
 
 __all__ = [
     "ArrayLoader",
@@ -68,4 +70,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
-    __getattr__, __dir__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

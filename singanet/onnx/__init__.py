@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import names_of
+from singanet.base.elsewhere import names_when_asked
 from singanet.onnx.inspect import inspect
 from singanet.onnx.load import load
-from singanet.onnx.write import save
+
+if TYPE_CHECKING:  # else when it is asked for
+    from singanet.onnx.write import save
 
 __all__ = ["inspect", "load", "save"]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
-    __getattr__, __dir__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

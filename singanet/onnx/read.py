@@ -196,7 +196,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
     try:
         if not size:
             raise DecodeError("an empty file")
-        walk = _Walk(data.data, budget, where)
+        walk = _MessageWalk(data.data, budget, where)
         model = ModelProto.FromString(walk.without_arrays())
     except (DecodeError, UnicodeError, IndexError) as error:
         kind = kind_of_stream(io.BytesIO(data.data))
@@ -261,7 +261,7 @@ def _cost(described: Any, size: int) -> int:
     return 8 * size + (1 << 6)
 
 
-class _Walk:
+class _MessageWalk:
     """A walk over the messages of a file before they are parsed.
 
     It spends the bytes that parsing will take: a message of two bytes takes a hundred. The bytes of

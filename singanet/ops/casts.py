@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Any
 
@@ -18,9 +17,10 @@ COMPILER = "run: pip install 'llvmlite>=0.45'"
 def compiler_version() -> str:
     """Return the version of the package llvmlite, empty if there is none."""
     try:
-        return version("llvmlite")
-    except PackageNotFoundError:
+        import llvmlite
+    except ImportError:
         return ""
+    return str(llvmlite.__version__)
 
 
 @cache

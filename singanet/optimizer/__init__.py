@@ -10,36 +10,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import names_of
-from singanet.optimizer import schedules
-from singanet.optimizer.accumulating import AccumulatingAdam, AccumulatingSGD, Accumulator
-from singanet.optimizer.adam import LAMB, Adam, Adamax, AdamW, AMSGrad, Lion, NAdam, RAdam
-from singanet.optimizer.averaged import BlockCoordinate
-from singanet.optimizer.chain import global_norm
-from singanet.optimizer.clipping import (
-    ClipByGlobalNorm,
-    ClipByLayerNorm,
-    ClipByRunningNorm,
-    ClipByValue,
-    clip_by_global_norm,
-)
-from singanet.optimizer.element_wise import ElementWise
-from singanet.optimizer.factored import Adafactor, AdaLomo, FactoredAdam, GaLore
-from singanet.optimizer.mixed_precision import MixedPrecision
-from singanet.optimizer.muon import Muon
-from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.regularization import (
-    ClipNorm,
-    Constraint,
-    L1Regularizer,
-    L2Constraint,
-    L2Regularizer,
-    MaxNorm,
-    Regularizer,
-)
-from singanet.optimizer.schedule_free import ScheduleFreeAdamW
-from singanet.optimizer.sgd import SGD, Adadelta, AdaGrad, Nesterov, RMSProp
-from singanet.optimizer.wrapper import StageTraits, Wrapper
+from singanet.base.elsewhere import names_when_asked
+
+if TYPE_CHECKING:  # else when they are asked for
+    from singanet.optimizer import schedules
+    from singanet.optimizer.accumulating import AccumulatingAdam, AccumulatingSGD, Accumulator
+    from singanet.optimizer.adam import LAMB, Adam, Adamax, AdamW, AMSGrad, Lion, NAdam, RAdam
+    from singanet.optimizer.averaged import BlockCoordinate
+    from singanet.optimizer.chain import global_norm
+    from singanet.optimizer.clipping import (
+        ClipByGlobalNorm,
+        ClipByLayerNorm,
+        ClipByRunningNorm,
+        ClipByValue,
+        clip_by_global_norm,
+    )
+    from singanet.optimizer.element_wise import ElementWise
+    from singanet.optimizer.factored import Adafactor, AdaLomo, FactoredAdam, GaLore
+    from singanet.optimizer.mixed_precision import MixedPrecision
+    from singanet.optimizer.muon import Muon
+    from singanet.optimizer.optimizer import Optimizer
+    from singanet.optimizer.regularization import (
+        ClipNorm,
+        Constraint,
+        L1Regularizer,
+        L2Constraint,
+        L2Regularizer,
+        MaxNorm,
+        Regularizer,
+    )
+    from singanet.optimizer.schedule_free import ScheduleFreeAdamW
+    from singanet.optimizer.sgd import SGD, Adadelta, AdaGrad, Nesterov, RMSProp
+    from singanet.optimizer.wrapper import StageTraits, Wrapper
 
 __all__ = [
     "LAMB",
@@ -87,4 +89,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
-    __getattr__, __dir__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -13,8 +13,9 @@ from singanet.base.described import assigned_to
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ConfigError, brief
 from singanet.layers import Layer
-from singanet.loss import Loss, MultiLoss
-from singanet.metric import Metric
+from singanet.loss.head_loss import MultiLoss
+from singanet.loss.loss import Loss
+from singanet.metric.metric import Metric
 from singanet.params.param import Param
 from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.objects import (

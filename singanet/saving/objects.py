@@ -6,14 +6,15 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet import data, initializer, layers, loss, metric, optimizer, parallel
+from singanet import initializer
 from singanet.base.described import Configurable, settings_of
 from singanet.base.elsewhere import is_library, public_classes
-from singanet.data.table import Table
 from singanet.engine.feeds import ColumnAdapter
 from singanet.errors import (
     ArgumentError,
@@ -26,7 +27,6 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import Initializer
-from singanet.optimizer import schedules
 from singanet.optimizer.optimizer import configured
 from singanet.params.param import Param, ParamSpec
 from singanet.saving.net_pb2 import Argument, ObjectConfig, Value
@@ -37,14 +37,51 @@ _C = TypeVar("_C", bound=type[Configurable])
 _registered: dict[str, type[Configurable]] = {}
 
 
-_CLASSES: list[tuple[str, str, type[Configurable]]] = [
-    (room.__name__.rpartition(".")[2], name, kind)
-    for room in (layers, loss, metric, optimizer, schedules, parallel, data)
-    for name, kind in public_classes(room, Configurable).items()
-]
-_TABLE: dict[str, type[Configurable]] = {name: kind for _, name, kind in _CLASSES}
-# Of two classes of one name the first is written with its package: "loss.MeanAbsoluteError".
-_TABLE |= {f"{room}.{name}": kind for room, name, kind in _CLASSES if _TABLE[name] is not kind}
+_ROOMS = ("layers", "loss", "metric", "optimizer", "optimizer.schedules", "parallel", "data")
+
+
+@cache
+def _rooms() -> dict[str, list[str]]:
+    """Return the rooms of each public name, the one that may omit its room first."""
+    found: dict[str, list[str]] = {}
+    for room in reversed(_ROOMS):
+        for name in import_module(f"singanet.{room}").__all__:
+            found.setdefault(name, []).append(room)
+    return found
+
+
+def _classes(name: str) -> dict[str, type[Configurable]]:
+    """Return the library's classes called ``name``, by their names in configurations.
+
+    Of two classes of one name one is written with its room: "loss.MeanAbsoluteError". No other
+    class is imported: a net of three layers imports three.
+    """
+    found: dict[str, type[Configurable]] = {}
+    for room in _rooms().get(name, ()):
+        kind = getattr(import_module(f"singanet.{room}"), name)
+        # Python 3.10 takes list[int] for an instance of type.
+        is_class = issubclass(type(kind), type) and issubclass(kind, Configurable)
+        if is_class and kind not in found.values():
+            found[f"{room.rpartition('.')[2]}.{name}" if found else name] = kind
+    return found
+
+
+def _class_of(name: str) -> type[Configurable] | None:
+    """Return the class, of the library or registered, of a name in configurations."""
+    return _classes(name.rpartition(".")[2]).get(name) or _registered.get(name)
+
+
+def _name_of(kind: type) -> str | None:
+    """Return the name of a class in configurations, None if it has none."""
+    named = {**_classes(kind.__name__), **_registered}
+    return next((name for name, value in named.items() if value is kind), None)
+
+
+def _table() -> dict[str, type[Configurable]]:
+    """Return all classes of the library and all registered ones, by name."""
+    return {key: kind for name in _rooms() for key, kind in _classes(name).items()} | _registered
+
+
 _INITIALIZERS = public_classes(initializer, Initializer)
 
 
@@ -59,7 +96,7 @@ def register(name: str) -> Callable[[_C], _C]:
     """
 
     def enter(kind: _C) -> _C:
-        if name in _TABLE or _registered.get(name, kind) is not kind:
+        if name in _classes(name.rpartition(".")[2]) or _registered.get(name, kind) is not kind:
             raise ArgumentError(
                 f"register({name!r})",
                 expected="an unused name",
@@ -85,7 +122,7 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
     Attributes assigned after construction count as arguments.
     """
     kind = type(thing)
-    name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
+    name = _name_of(kind)
     if name is None:
         of_functions = is_library(kind)
         raise ConfigError(
@@ -116,9 +153,9 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
     if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
         raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
     name = entry.get("class")
-    kind = _TABLE.get(name) or _registered.get(name) if isinstance(name, str) else None
+    kind = _class_of(name) if isinstance(name, str) else None
     if not isinstance(name, str) or kind is None or not issubclass(kind, bases):
-        known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
+        known = [k for k, v in _table().items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
             expected=f"a {bases[0].__name__} of singanet, or a registered class",
@@ -227,7 +264,7 @@ def config_to_text(value: Any) -> str:
 
 
 def _call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    kind = _TABLE.get(name) or _registered.get(name) or _INITIALIZERS.get(name)
+    kind = _class_of(name) or _INITIALIZERS.get(name)
     known = {} if kind is None else {**inspect.signature(kind).parameters}
     required = [key for key, each in known.items() if each.default is each.empty]
     given = [key for key in required if key in arguments]
@@ -335,6 +372,8 @@ def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Col
         if not texts or not names or len({*names}) < len(names):
             raise wrong("the model", "names under 'columns', each once", repr(names))
     with refusing("the model, 'table'"):
+        from singanet.data.table import Table
+
         made = None if table is None else object_from_config(table, {}, Table)
     return ColumnAdapter(made, columns)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from singanet.base.files import path_of
 from singanet.base.tracebacks import entry_point, shorten
-from singanet.checkpoint.formats import write_state
 from singanet.engine.feeds import is_mapped
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
@@ -21,18 +20,7 @@ from singanet.program.prediction.compiled import CompiledNet, ConstantNet
 from singanet.program.prediction.constant import foldable
 from singanet.saving.nets import net_to_config
 from singanet.saving.objects import intake_to_config, kind_of, refusing, wrong
-from singanet.saving.parameters import distinct
-from singanet.saving.whole_model import (
-    CONTAINER,
-    PREDICTOR,
-    check_path,
-    described,
-    encoded,
-    fill,
-    opened,
-)
-from singanet.training.batches import by_name, input_names
-from singanet.training.evaluation import USUAL_BATCH, joined_batches
+from singanet.training.batches import USUAL_BATCH, by_name, input_names
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -96,6 +84,8 @@ class Predictor(CompiledNet):
         `singanet.register`. Nothing in the file is run, and an array is allocated only after a
         check that the file contains it. Errors: as `singanet.load_model`.
         """
+        from singanet.saving.whole_model import PREDICTOR, described, fill, opened
+
         with opened(path, PREDICTOR) as (reader, about), described(Net, about) as net:
             norms = _norms(about.get("norms"), foldable(net.planned()))
             constant = ConstantNet(net, net.device, norms)
@@ -108,6 +98,10 @@ class Predictor(CompiledNet):
         Errors: `ConfigError` if a class is neither singanet's nor registered, `ArgumentError` for a
         suffix of another format, `FileAccessError`.
         """
+        from singanet.checkpoint.formats import write_state
+        from singanet.saving.parameters import distinct
+        from singanet.saving.whole_model import CONTAINER, PREDICTOR, check_path, encoded
+
         path = path_of(path)
         check_path(path)
         if "error" in self._about:
@@ -161,6 +155,8 @@ class Predictor(CompiledNet):
                     received="both",
                     advice="call it for each part: predictor(x[a:b], out=out[a:b])",
                 )
+            from singanet.training.evaluation import joined_batches
+
             return joined_batches(super().__call__, x, batch_size, self._by_input, "predictor", np)
         except BaseException as error:
             shorten(error)

@@ -10,8 +10,8 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.columns import by_rows, columns_of, has_frame, is_frame, is_sparse, numbers
-from singanet.data import ArrayLoader
 from singanet.data.dataset import expect_channels_first
+from singanet.data.loaders import ArrayLoader
 from singanet.device import Device, cpu
 from singanet.engine.feeds import as_array
 from singanet.engine.net import Net
@@ -31,6 +31,9 @@ from singanet.loss.loss import spread
 from singanet.ops import ops_for
 from singanet.params.param import Param
 from singanet.types import Array, CSRMatrix, RowSparse, Shape
+
+USUAL_BATCH = 32
+"""The samples of a batch if the caller gives no number."""
 
 
 def joined_weight(

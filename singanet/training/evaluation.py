@@ -24,6 +24,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric.metric import Metric
 from singanet.ops.kernel import widened
 from singanet.training.batches import (
+    USUAL_BATCH,
     WeightedBatch,
     by_name,
     fed,
@@ -37,8 +38,6 @@ from singanet.training.measures import Measures, batch_length
 from singanet.training.ranks import ProcessGroup, ranks_of
 from singanet.training.steps import stepper
 from singanet.types import Array
-
-USUAL_BATCH = 32
 
 Taking: TypeAlias = Callable[[str, Any], Any]
 """``take(where, x)`` converts samples to arrays for the inputs of a net."""
