@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.tracebacks import entry_point
+from singanet.decoding.fixed_inputs import FixedInputs, Split
 from singanet.decoding.trial import KeptSteps, Trial, turning
 from singanet.engine.feeds import check_feed, own_arrays
 from singanet.engine.model import placed_by
@@ -72,9 +73,10 @@ class Decoder:
                 advice="merge the ranks first; move the code of forward into a layer",
             )
         self.net, self._plan = net, net._execution_plan()
-        self._fixed = dict(own_arrays("decoder, fixed", fixed or {}))
-        self._sequences = [name for name in self._plan.inputs if name not in self._fixed]
+        self._fixed = FixedInputs(own_arrays("decoder, fixed", fixed or {}))
+        self._sequences = [name for name in self._plan.inputs if name not in self._fixed.inputs]
         self._readers = self._reading()
+        self._split = Split(self._plan, self._readers)
         self._turning = turning(self._plan, self._readers)
         shapes = {name: self._plan.by_name[name].layer.in_shapes for name in self._sequences}
         if not shapes or any(isinstance(s, list) or not s for s in shapes.values()):
@@ -95,7 +97,7 @@ class Decoder:
         # Generation reads the scores before the link.
         self._linked = True
         self.reset()
-        parts = self._plan, self._sequences, self._readers, self._limit, self._fixed
+        parts = self._plan, self._sequences, self._readers, self._limit, self._fixed.inputs
         self._kept = Trial(net, *parts).kept(self._run, lambda: self._pasts, self.reset)
         self._last_of = _ending(self._plan, self._readers, self._kept.free)
         # The trial may have met too few steps for a user's layer, and inputs may be kept.
@@ -132,7 +134,11 @@ class Decoder:
 
     def reset(self) -> None:
         """Start new sequences."""
-        self._pasts = {name: KVCache(self._limit, self._spare) for name in self._readers}
+        self._pasts = {
+            name: KVCache(self._limit, self._spare, self._split.inside[name])
+            for name in self._readers
+        }
+        self._fixed = self._fixed.fresh()
         self._starts: Counts = 0
         self._samples = 0
 
@@ -167,7 +173,7 @@ class Decoder:
         if any(changed):
             parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
             return self._reread(changed, parts, last_of)
-        results = self._run(x, self._plan.outputs, self._fixed, last_of)
+        results = self._run(x, self._plan.outputs, last_of=last_of)
         self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
         return self.net.loss.link(out) if self._linked and self.net.loss is not None else out
@@ -243,7 +249,7 @@ class Decoder:
         for name, past in self._pasts.items():
             past.expect_rows(name, self._samples)
         made._pasts = {name: past.fork(index) for name, past in self._pasts.items()}
-        made._fixed = {name: np.asarray(given)[index] for name, given in self._fixed.items()}
+        made._fixed = self._fixed.rows(index)
         made._samples = len(index)
         if not isinstance(self._starts, int):
             made._starts = together(self._starts[index])
@@ -397,14 +403,18 @@ class Decoder:
         self,
         x: Any,
         wanted: list[str],
-        fixed: Mapping[str, Any],
+        fixed: FixedInputs | None = None,
         last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """Run the net on one part; the cache advances only after all layers have run."""
-        net, plan = self.net, self._plan
+        net, plan, fixed = self.net, self._split.after, self._fixed if fixed is None else fixed
         parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
-        given = {**parts, **fixed}
-        feed = check_feed(plan, given, net.device, net.dtype, "decoder", self._sequences)
+        given = {**parts, **fixed.inputs}
+        whole = check_feed(self._plan, given, net.device, net.dtype, "decoder", self._sequences)
+        made = fixed.computed(net, self._split, whole)
+        begun = next(iter(self._pasts.values())).begun
+        feed: dict[Any, Any] = {name: whole[name] for name in self._sequences}
+        feed |= self._split.given(made, begun)
         results = None
         executor = net.executor
         if isinstance(executor, Programs) and wanted == plan.outputs and self._is_few(feed):
@@ -433,7 +443,7 @@ class Decoder:
         """Return a decoder without steps for the sequences ``rows``."""
         made = copy(self)
         made.reset()
-        made._fixed = {name: np.asarray(given)[[*rows]] for name, given in self._fixed.items()}
+        made._fixed = self._fixed.rows([*rows])
         return made
 
     def _last_output(self, x: Any) -> Array:
@@ -501,10 +511,7 @@ def _side_by_side(decoders: Sequence[Decoder], order: Array) -> Decoder:
         name: KVCache.joined(ops, [each._pasts[name] for each in decoders], samples, order)
         for name in made._pasts
     }
-    made._fixed = {
-        name: np.concatenate([np.asarray(each._fixed[name]) for each in decoders])[back]
-        for name in made._fixed
-    }
+    made._fixed = FixedInputs.joined(ops, [each._fixed for each in decoders], back)
     made._starts = together(np.concatenate([each.lengths for each in decoders])[back])
     made._samples = len(order)
     return made

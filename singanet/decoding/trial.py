@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from singanet.base.described import changes
+from singanet.decoding.fixed_inputs import FixedInputs
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, SingaNetError
@@ -59,7 +60,7 @@ class KeptSteps(NamedTuple):
 _known: WeakKeyDictionary[Plan, dict[Hashable, KeptSteps]] = WeakKeyDictionary()
 """The results of passed trials, by their cases."""
 
-Run = Callable[[Any, list[str], Mapping[str, Any]], dict[str, Any]]
+Run = Callable[[Any, list[str], FixedInputs], dict[str, Any]]
 """Runs a net on one part of sequences: (arrays, wanted outputs, fixed inputs) to outputs."""
 
 
@@ -225,10 +226,12 @@ class Trial:
     ) -> KeptSteps:
         steps = self._steps()
         x = {name: self._drawn(name, steps) for name in self.sequences}
-        fixed = {
-            name: np.repeat(array[:1], self._samples(), axis=0)
-            for name, array in self.fixed.items()
-        }
+        fixed = FixedInputs(
+            {
+                name: np.repeat(array[:1], self._samples(), axis=0)
+                for name, array in self.fixed.items()
+            }
+        )
         names = [*self.readers, *self.plan.outputs]
         try:
             whole = run(x, names, fixed)
@@ -270,6 +273,9 @@ class Trial:
         self, name: str, steps: int, whole: dict[str, Any], parts: list[dict[str, Any]]
     ) -> bool:
         """Return whether the outputs of node ``name`` for the parts equal those for the whole."""
+        if name not in whole:
+            # It depends on fixed inputs alone.
+            return False
         host = self.net.device.ops.host
         several = self.plan.by_name[name].many_out
         for k in range(len(whole[name]) if several else 1):

@@ -201,7 +201,7 @@ def run_step(
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
     if step.unsure:
-        sizes = [part.shape[0] for part in x]
+        sizes = [part.shape[0] for part in x if part is not None]
         # One sample, such as a mean over a batch, broadcasts.
         step.samples([size for size in sizes if size != 1] if step.broadcasts else sizes)
     ctx = Context(ops, rng, params, train, keep, step.floats)
@@ -289,6 +289,8 @@ class Plan:
         for i, step in enumerate(self.steps):
             for slot in step.out_slots:
                 self.producer[slot] = i
+        read = {slot for step in self.steps for slot in step.in_slots}
+        self.given = sorted(slot for slot in read if self.producer[slot] < 0)
         self.frees = _last_reads(self.steps)
         self.stops = any(step.layer.traits.stops_gradient for step in self.steps)
         # Batch sizes may differ among inputs, and after layers that change them.
@@ -299,7 +301,7 @@ class Plan:
         self.sources = [
             []
             if step.layer.traits.stops_gradient
-            else sorted({self.producer[s] for s in step.in_slots})
+            else sorted({self.producer[s] for s in step.in_slots if self.producer[s] >= 0})
             for step in self.steps
         ]
         self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
@@ -344,6 +346,19 @@ class Plan:
         """A plan of other steps between the same inputs and outputs."""
         made = copy.copy(self)
         made.take(steps)
+        made._connect()
+        return made
+
+    def part(self, names: Collection[str]) -> Self:
+        """The plan of the steps ``names``.
+
+        Its feeds also have the arrays of the slots ``given``, which other steps compute.
+        """
+        made = copy.copy(self)
+        made.by_name = {name: step for name, step in self.by_name.items() if name in names}
+        made.inputs = [name for name in self.inputs if name in names]
+        made.outputs = [name for name in self.outputs if name in names]
+        made.take([step for step in self.steps if step.name in names])
         made._connect()
         return made
 
@@ -487,7 +502,7 @@ class Plan:
 
     def forward(
         self,
-        feed: Mapping[str, Any],
+        feed: Mapping[Any, Any],
         wanted: Collection[str],
         ops: Ops,
         rng: np.random.Generator,
@@ -498,12 +513,15 @@ class Plan:
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
-        An output is freed after its last reader. Contexts are saved for gradients down to the nodes
-        ``asked`` for. To continue sequences, ``pasts`` contains the caches of the nodes. From the
-        inputs ``last_of`` a node, by number, the node gets the last step only.
+        ``feed`` has the inputs by name, and the arrays of the slots ``given``, of which stored ones
+        may be missing. An output is freed after its last reader. Contexts are saved for gradients
+        down to the nodes ``asked`` for. To continue sequences, ``pasts`` contains the caches of the
+        nodes. From the inputs ``last_of`` a node, by number, the node gets the last step only.
         """
         keeps, in_training = self.keeps(train, asked), self.settings().in_training
         slots: list[Any] = [None] * len(self.slot_shapes)
+        for slot in self.given:
+            slots[slot] = feed.get(slot)
         contexts: list[Any] = []
         results: dict[str, Any] = {}
         for step, frees, keep, trains in zip(

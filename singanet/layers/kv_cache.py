@@ -101,16 +101,21 @@ class KVCache:
     were in front of the new ones: it reads `get` and `starts`, and stores the arrays of `put` and
     `extended`. They count after the whole net has processed the part (`advance`), so the part may
     be repeated after an error. Sequences may have different numbers of steps. ``spare`` is the
-    number of steps that `go_back` may undo if old ones are removed.
+    number of steps that `go_back` may undo if old ones are removed. ``fixed`` are the numbers of
+    the layer's inputs that are the same for all parts; `once` stores what the layer computes of
+    these alone.
     """
 
-    def __init__(self, limit: int | None = None, spare: int = 0) -> None:
-        self.limit, self.spare = limit, spare
+    def __init__(
+        self, limit: int | None = None, spare: int = 0, fixed: frozenset[int] = frozenset()
+    ) -> None:
+        self.limit, self.spare, self.fixed = limit, spare, fixed
         self.counts = False
         self._starts: Counts = 0
         self._states: dict[str, list[Array]] = {}
         self._new_states: dict[str, list[Array]] = {}
         self._rows: dict[str, RingBuffer] = {}
+        self._once: dict[str, Array] = {}
         # The first step that the last `extended` returned.
         self._shown: dict[str, Counts] = {}
 
@@ -122,6 +127,11 @@ class KVCache:
         """
         self.counts = True
         return self._starts
+
+    @property
+    def begun(self) -> bool:
+        """Whether any sequence has earlier steps."""
+        return most(self._starts) > 0
 
     @property
     def now(self) -> KVCache:
@@ -149,7 +159,8 @@ class KVCache:
     def nbytes(self) -> int:
         """The bytes of the stored arrays."""
         left = [part for parts in self._states.values() for part in parts]
-        return sum(a.nbytes for a in [*left, *(kept.array for kept in self._rows.values())])
+        kept = [*self._once.values(), *(kept.array for kept in self._rows.values())]
+        return sum(array.nbytes for array in [*left, *kept])
 
     @property
     def has_states(self) -> bool:
@@ -159,7 +170,7 @@ class KVCache:
     @property
     def is_unused(self) -> bool:
         """Whether the layer has neither read the number of earlier steps nor stored an array."""
-        return not (self.counts or self._states or self._rows)
+        return not (self.counts or self._states or self._rows or self._once)
 
     @property
     def lets_go(self) -> bool:
@@ -173,6 +184,15 @@ class KVCache:
     def put(self, key: str, arrays: list[Array]) -> None:
         """Store ``arrays`` (N, ...) for the next part."""
         self._new_states[key] = arrays
+
+    def once(self, key: str, new: Array | None = None) -> Array:
+        """Return the array (N, ...) of fixed inputs alone, after storing a copy of ``new``, if any.
+
+        A layer computes it if no sequence has `begun`, else it passes None.
+        """
+        if new is not None:
+            self._once[key] = new.copy()
+        return self._once[key]
 
     def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
         """Append ``new`` (N, h, t, d); return the steps so far (N, h, steps, d).
@@ -267,12 +287,14 @@ class KVCache:
 
     def fork(self, rows: Array | None) -> KVCache:
         """Return a cache of the sequences ``rows``; of all in the same memory."""
-        made = KVCache(self.limit, self.spare)
+        made = KVCache(self.limit, self.spare, self.fixed)
         made.counts, made._starts = self.counts, self._starts
         if rows is not None and not isinstance(self._starts, int):
             made._starts = together(self._starts[rows])
         for key, arrays in self._states.items():
             made._states[key] = arrays if rows is None else [array[rows] for array in arrays]
+        for key, array in self._once.items():
+            made._once[key] = array if rows is None else array[rows]
         for key, kept in self._rows.items():
             made._rows[key] = kept.fork(self._starts, rows)
         return made
@@ -280,7 +302,7 @@ class KVCache:
     @staticmethod
     def joined(ops: Ops, pasts: Sequence[KVCache], samples: Sequence[int], order: Array) -> KVCache:
         """Join several caches with ``samples`` sequences each; row k becomes ``order[k]``."""
-        made = KVCache(pasts[0].limit, pasts[0].spare)
+        made = KVCache(pasts[0].limit, pasts[0].spare, pasts[0].fixed)
         made.counts = pasts[0].counts
         total, starts = len(order), np.empty(len(order), np.int64)
         cuts = np.cumsum([0, *samples])
@@ -294,6 +316,8 @@ class KVCache:
             made._states[key] = [
                 ops.concat([part[k] for part in parts], axis=0)[back] for k in range(len(first))
             ]
+        for key in pasts[0]._once:
+            made._once[key] = ops.concat([past._once[key] for past in pasts], axis=0)[back]
         for key, kept in pasts[0]._rows.items():
             firsts = each_of(made._first_of(starts, kept.last, made.spare), total)
             for past, there, count in zip(pasts, places, samples, strict=True):

@@ -511,17 +511,23 @@ class MultiHeadAttention(Layer):
         mask = parts.pop() if self.mask else None
         sources, rest = (parts[: self.given] + [parts[self.given - 1]] * 2)[:3], parts[self.given :]
         texts = self._texts(ctx, rest, mask)
+        stored = self._stored(ctx.past)
+        known = stored if ctx.past is not None and ctx.past.begun else ()
         q, v, k = (
-            self._positioned(ctx, part, self._normed(ctx, part, x), x is sources[0], texts)
+            None
+            if part in known
+            else self._positioned(ctx, part, self._normed(ctx, part, x), x is sources[0], texts)
             for part, x in zip(_PARTS, sources, strict=True)
         )
+        assert q is not None
         ctx.save(sources=sources, texts=texts)
         kept = [part for part, x in zip(_PARTS, sources, strict=True) if x is sources[0]][1:]
         if ctx.past is None or self.return_weights:
             means, weights = self._attended(ctx, kept, q, v, k, rest, mask)
             merged = merged_heads(means)
         else:
-            merged = ctx.ops.xp.empty((len(q), q.shape[2], q.shape[1] * v.shape[3]), q.dtype)
+            size = q.shape[1] * self.dims["value"]
+            merged = ctx.ops.xp.empty((len(q), q.shape[2], size), q.dtype)
             params = {key: ctx.params[key] for key in _RELATIVE if key in ctx.params}
             further = _FurtherSteps(self, ctx.past, ctx.dtype, kept)
             read = q, v, k, rest, mask, params
@@ -535,8 +541,8 @@ class MultiHeadAttention(Layer):
         ctx: Context,
         kept: Sequence[str],
         q: Array,
-        v: Array,
-        k: Array,
+        v: Array | None,
+        k: Array | None,
         rest: list[Array],
         mask: Array | None,
     ) -> tuple[Array, Array | None]:
@@ -559,16 +565,35 @@ class MultiHeadAttention(Layer):
         return means, None
 
     def _with_cached(
-        self, ops: Ops, past: KVCache | None, kept: Sequence[str], v: Array, k: Array
+        self, ops: Ops, past: KVCache | None, kept: Sequence[str], v: Any, k: Any
     ) -> tuple[Array, Array]:
-        """Return values and keys after the cached ones of the parts ``kept``."""
+        """Return values and keys after the cached ones of the parts ``kept``.
+
+        Values and keys of fixed inputs come from the cache, or are stored there.
+        """
         if past is None:
             return v, k
-        last = self._last()
-        return (
-            past.extended(ops, "value", v, last) if "value" in kept else v,
-            past.extended(ops, "key", k, last) if "key" in kept else k,
+        last, stored = self._last(), self._stored(past)
+        value, key = (
+            past.once(part, new)
+            if part in stored
+            else past.extended(ops, part, new, last)
+            if part in kept
+            else new
+            for part, new in (("value", v), ("key", k))
         )
+        return value, key
+
+    def _stored(self, past: KVCache | None) -> Sequence[str]:
+        """Return the parts whose source is a fixed input."""
+        if past is None or not past.fixed:
+            return ()
+        sources = {part: min(n, self.given - 1) for n, part in enumerate(_PARTS)}
+        return [part for part, k in sources.items() if k in past.fixed and self._stores(k)]
+
+    def _stores(self, k: int) -> bool:
+        """Whether the layer stores the keys or values of input ``k`` if this is fixed."""
+        return 0 < k < self.given and not self.return_weights
 
     def _plain_case(self) -> Attention:
         """Return the case for the kernels without arrays, in evaluation."""
@@ -770,8 +795,8 @@ class _FurtherSteps:
         working: Array,
         merged: Array,
         q: Array,
-        v: Array,
-        k: Array,
+        v: Array | None,
+        k: Array | None,
         rest: list[Array],
         mask: Array | None,
         params: Mapping[str, Array],
@@ -782,7 +807,7 @@ class _FurtherSteps:
             return partial(self._attend, ops, out, (q, v, k, rest, mask), self._kept, params)
         return partial(self._attend_few, ops, out, q, v, k)
 
-    def _attend_few(self, ops: Ops, out: Array, q: Array, v: Array, k: Array) -> None:
+    def _attend_few(self, ops: Ops, out: Array, q: Array, v: Array | None, k: Array | None) -> None:
         past, layer = self._past.now, self._layer
         v, k = layer._with_cached(ops, past, self._kept, v, k)
         if not ops.attend_few(q, k, v, self._plain, layer._first(past), out):

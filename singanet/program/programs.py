@@ -200,7 +200,7 @@ class Programs:
         self,
         net: Net,
         plan: Plan,
-        feed: Mapping[str, Any],
+        feed: Mapping[Any, Any],
         caches: Mapping[str, KVCache],
         last_of: Mapping[str, Collection[int]],
     ) -> dict[str, Any] | None:
@@ -213,7 +213,7 @@ class Programs:
         if not ops.on_host or getattr(ops, "stores", False):
             return None
         kind = isinstance(starts, int), most(starts) > 0, frozenset(last_of.items())
-        key = self._key(net, "read", *kind, facts_of_feed(feed))
+        key = self._key(net, "read", *kind, frozenset(feed), facts_of_feed(feed))
         found = self._find(net, key, lambda r: r.read(feed, caches, last_of), plan=plan)
         if found is None:
             return None

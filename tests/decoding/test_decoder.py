@@ -412,3 +412,47 @@ def test_masked_attention_knows_which_earlier_steps_were_there(length, recurrent
     written = np.concatenate([prompt, told[0]])
     likeliest = net.predict(np.pad(written, (0, 12 - len(written)))[None])[0].argmax(-1)
     assert np.array_equal(likeliest[3 : len(written) - 1], written[4:])
+
+
+def test_what_depends_on_fixed_inputs_alone_is_computed_once(rng, monkeypatch):
+    """The encoder, and keys and values of its output; `reset` reads changed weights."""
+    net, ids = crossed(), rng.integers(0, WORDS, (2, T))
+    memory = rng.standard_normal((2, 5, 6))
+    decoder = net.decoder(fixed={"memory": memory})
+    ran, forward = [], MultiHeadAttention.forward
+    monkeypatch.setattr(
+        MultiHeadAttention,
+        "forward",
+        lambda layer, ctx, x: ran.append((layer.name, x)) or forward(layer, ctx, x),
+    )
+    net.programs.enabled = False
+    for k in range(3):
+        decoder(ids[:, k : k + 1])
+        decoder = decoder.fork([1, 0])
+        ids = ids[::-1]
+    assert [name for name, _ in ran].count("encoder") == 1
+    assert [x[1] is None for name, x in ran if name == "cross"] == [False, True, True]
+    for param in net.params():
+        param.value[...] *= 0.5
+    decoder.reset()
+    want = net.predict({"memory": memory[::-1], "ids": ids})[:, :2]
+    np.testing.assert_allclose(decoder(ids[:, :2]), want, rtol=0, atol=1e-9)
+
+
+def test_a_program_serves_fixed_inputs_of_any_length(rng):
+    """Keys and values of the encoder are stored, so that later steps read none of its steps."""
+    memory, ids = Input("memory", (None, 6)), Input("ids", (None,), "int64")
+    x = MultiHeadAttention("cross", 2)(Embedding("words", WORDS, E)(ids), memory)
+    net = FeedForwardNet(inputs=[memory, ids], outputs=Dense("scores", WORDS)(x), seed=0)
+    net.as_type("float64")
+    known = set()
+    for length in (3, 5, 8):
+        given = {"memory": rng.standard_normal((1, length, 6)), "ids": rng.integers(0, 2, (1, 6))}
+        decoder = net.decoder(fixed={"memory": given["memory"]})
+        got = [decoder(given["ids"][:, k : k + 1]) for k in range(6)]
+        np.testing.assert_allclose(
+            np.concatenate(got, axis=1), net.predict(given), rtol=0, atol=1e-9
+        )
+        # The first program is of the first part alone.
+        known.add(sum(key[2] for key in net.programs._known if key[0] == "read"))
+    assert known == {1}

@@ -219,13 +219,15 @@ def test_windows_keep_as_many_steps_more_as_are_spared(rng):
     assert most[3] <= 2 * most[0]
 
 
-def test_a_fixed_memory_goes_with_its_sequence(rng):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_fixed_memory_goes_with_its_sequence(recorded, rng):
     memory, ids = Input("memory", (5, E)), Input("ids", (T, E))
     x = attention(rotary=RotaryEmbedding())(ids)
     net = FeedForwardNet(
         inputs=[memory, ids], outputs=MultiHeadAttention("cross", 2)(x, memory), seed=0
     )
     net.as_type("float64")
+    net.programs.at_once = recorded
     given = {"memory": rng.standard_normal((3, 5, E)), "ids": rng.standard_normal((3, T, E))}
     want = net.predict(given)
     decoder = net.decoder(fixed={"memory": given["memory"]})
@@ -238,6 +240,11 @@ def test_a_fixed_memory_goes_with_its_sequence(rng):
     got = both(np.stack([given["ids"][n, k : k + 1] for n, k in enumerate((4, 7, 4))]
                         + [given["ids"][2, 6:7], given["ids"][1, 9:10]]))  # fmt: skip
     close(got[:, 0], [want[0, 4], want[1, 7], want[2, 4], want[2, 6], want[1, 9]])
+    # A sequence that begins anew reads its own memory.
+    both.back([5, 0, 0, 0, 0])
+    got = both.read([given["ids"][0, :2]] + [given["ids"][n, k : k + 1]
+                     for n, k in ((1, 8), (2, 5), (2, 7), (1, 10))], anew=[0])  # fmt: skip
+    close(got, [want[0, 1], want[1, 8], want[2, 5], want[2, 7], want[1, 10]])
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(2, 1), (1, 2), (2, 2)])

@@ -59,6 +59,16 @@ class RecordedCache:
         return self._caches.now[self._name]
 
     @property
+    def fixed(self) -> frozenset[int]:
+        """The inputs that are the same for all parts."""
+        return self.now.fixed
+
+    @property
+    def begun(self) -> bool:
+        """Whether any sequence has earlier steps; programs of both cases differ."""
+        return self.now.begun
+
+    @property
     def starts(self) -> Counts:
         """Refused, since it differs between replays."""
         raise NotRecordableError("a number of earlier steps")
