@@ -175,12 +175,17 @@ def expect_tokenizer(name: str, words: Words) -> Tokenizer:
     return tokenizer
 
 
+_AROUND = 16
+"""Characters before a possible stop, whose tokens a decoder may join with others."""
+
+
 class Stops:
     """The ends of texts: ``runs`` of ids, which remain, and ``texts``, which are cut off."""
 
     def __init__(self, given: Any, tokenizer: Words = None) -> None:
         self.runs, self.texts = runs_and_texts("stop", given)
         self._decode = expect_tokenizer("stop", tokenizer).decode if self.texts else None
+        self._tail = _AROUND + max(map(len, self.texts), default=0)
 
     @property
     def count(self) -> int:
@@ -192,7 +197,7 @@ class Stops:
         if any(ids[-len(run) :] == run for run in self.runs):
             return len(ids)
         decode = self._decode
-        if decode is None:
+        if decode is None or not self._may_end(ids, decode):
             return None
         text = decode(ids)
         places = [place for each in self.texts if (place := text.find(each)) >= 0]
@@ -200,3 +205,13 @@ class Stops:
             return None
         whole = text[: min(places)]
         return next(k for k in range(len(ids), -1, -1) if whole.startswith(decode(ids[:k])))
+
+    def _may_end(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
+        """Whether the last characters contain a stop; no earlier ones do."""
+        count = self._tail
+        while count < len(ids):
+            tail = decode(ids[-count:])
+            if len(tail) >= self._tail:
+                return any(text in tail for text in self.texts)
+            count *= 2
+        return True

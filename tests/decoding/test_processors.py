@@ -224,6 +224,32 @@ def test_bad_words_are_not_written(writer):
 PATTERNS = ["[a-e]{3,5}", "(ab|cd)*j", "a{2}(b|c)"]
 
 
+def test_stops_decode_the_end_of_a_text_alone():
+    """Their time does not grow with the text, and the first stop is found wherever tokens end."""
+
+    class Words:
+        lengths = []
+
+        def decode(self, ids):
+            self.lengths.append(len(ids))
+            # An é takes two tokens of a byte each.
+            return b"".join(b"a b < \xc3 \xa9".split()[k] for k in ids).decode(errors="replace")
+
+    words = Words()
+    stops = Stops(["<é", "bb"], lambda: words)
+    rng = np.random.default_rng(0)
+    ids = []
+    for _ in range(400):
+        ids += [[0], [1, 0], [2, 0], [3, 4]][rng.integers(4)]
+        assert stops.end(ids) is None
+    assert max(words.lengths) < 60
+    for new in ([2], [3]):
+        ids += new
+        assert stops.end(ids) is None
+    assert stops.end([*ids, 4]) == len(ids) - 2
+    assert stops.end([*ids[:-2], 1, 1]) == len(ids) - 2
+
+
 @pytest.mark.parametrize("drawn", [{"temperature": 0}, {"seed": 1}, {"num_beams": 3}])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_texts_match_the_guide(writer, pattern, drawn):
