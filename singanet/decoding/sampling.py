@@ -108,6 +108,9 @@ class Sampling:
     def _weights(self, probabilities: Array) -> Array:
         """Return p^(1/temperature), scaled so that the largest of a row is 1."""
         chances = np.asarray(probabilities, np.float64)
+        if self.temperature == 1:
+            found: Array = chances / chances.max(axis=1, keepdims=True)
+            return found
         with np.errstate(divide="ignore"):
             scores = np.log(chances) / self.temperature
         weights: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
