@@ -800,7 +800,8 @@ class FeedForwardNet(Net):
                 1 / ``temperature``; 0 takes the likeliest.
             top_k: Positive int, the number of likeliest ids to draw from; None for all.
             top_p: Number in (0, 1], the probability of the likeliest ids to draw from; None for 1.
-            seed: Int from 0 on, the seed of the draws; None takes one as the constructor does.
+            seed: Int from 0 on, the seed of the draws; None takes one as the constructor does. Beam
+                searches and temperature 0 draw nothing.
             stop: An id, or a list of ids and of sequences of ids, after which a row ends; a text,
                 or several in the list, before which a row ends. None for none.
             max_length: Positive int, the most steps that the decoder caches; past it the last half
