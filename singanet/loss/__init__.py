@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # else when they are asked for
     from singanet.loss.functions import from_function
     from singanet.loss.head_loss import HeadLoss, MultiLoss
     from singanet.loss.loss import Loss
+    from singanet.loss.preference import DPO, KTO, ORPO, RewardRanking
     from singanet.loss.regression import (
         CosineSimilarity,
         Dice,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:  # else when they are asked for
 
 __all__ = [
     "CTC",
+    "DPO",
+    "KTO",
+    "ORPO",
     "BinaryCrossEntropy",
     "CategoricalCrossEntropy",
     "CosineSimilarity",
@@ -56,6 +60,7 @@ __all__ = [
     "MultiLoss",
     "MultipleNegativesRanking",
     "Poisson",
+    "RewardRanking",
     "SigmoidCrossEntropy",
     "SigmoidFocal",
     "SmoothL1",

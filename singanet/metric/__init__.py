@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # else when they are asked for
         RecallScore,
     )
     from singanet.metric.metric import MeanMetric, Metric
+    from singanet.metric.preference import Reward
     from singanet.metric.regression import (
         R2,
         LabelErrorRate,
@@ -47,6 +48,7 @@ __all__ = [
     "PrecisionScore",
     "Recall",
     "RecallScore",
+    "Reward",
     "RootMeanSquaredError",
 ]
 

@@ -228,6 +228,12 @@ class BatchCase(LossCase):
         assert self.make().evaluate(kEval, self.x, self.y) == pytest.approx(np.mean(values))
 
 
+class JointCase(BatchCase):
+    """A `BatchCase` of a loss whose gradient by a sample is of its own loss alone."""
+
+    check_sample_weights_multiply = LossCase.check_sample_weights_multiply
+
+
 def beside_torch(loss, x, y, function, rtol=1e-12, atol=1e-14):
     """Compare value and gradient with those of ``function(torch, tensor of x)``."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")

@@ -109,6 +109,7 @@ CHANCES = HALVES.random(PIXELS)
 SHARES = np.full((3, 5), 0.2)
 LABELS = HALVES.integers(0, 5, 4)
 YES = HALVES.integers(0, 2, PIXELS)
+LOGS = -700 * HALVES.random((3, 3)) - 1
 VECTORS, TARGETS = HALVES.standard_normal((2, 3, 500)).clip(-3, 3) * 20000
 
 HALF = {
@@ -116,17 +117,21 @@ HALF = {
     "CategoricalCrossEntropy": (SHARES, LABELS[:3]),
     "CosineSimilarity": (VECTORS, TARGETS),
     "CTC": (HALVES.standard_normal((2, 9, 5)) * 9, np.array([[1, 2], [3, 3]])),
+    "DPO": (LOGS[:, :2], LOGS[::-1, :2].copy()),
     "Dice": (CHANCES, YES),
     "GaussianNLL": (HALVES.standard_normal((3, 400)), HALVES.standard_normal((3, 200))),
     "Hinge": (LARGE, 2 * YES - 1),
     "Huber": (LARGE, -LARGE / 3),
     "InfoNCE": (HALVES.standard_normal((3, 2, 500)) * 900, np.ones(3)),
+    "KTO": (LOGS[:, :2], np.column_stack([LOGS[::-1, :2], [1, 0, 1]])),
     "KLDivergence": (SHARES, SHARES),
     "MarginRanking": (SCORES[:, :2] * 100, np.array([1, -1, -1, 1])),
     "MeanAbsoluteError": (LARGE, -LARGE / 3),
     "MeanSquaredError": (LARGE, -LARGE / 3),
     "MultipleNegativesRanking": (HALVES.standard_normal((3, 4, 500)) * 900, np.ones(3)),
+    "ORPO": (LOGS, 100 + np.arange(9).reshape(3, 3)),
     "Poisson": (CHANCES + 1, 100 * YES),
+    "RewardRanking": (LARGE.reshape(-1, 2), np.zeros(LARGE.size // 2)),
     "SigmoidCrossEntropy": (LARGE, YES),
     "SigmoidFocal": (LARGE / 1000, YES),
     "SmoothL1": (LARGE, -LARGE / 3),

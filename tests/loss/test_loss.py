@@ -34,7 +34,7 @@ from singanet.loss import (
 )
 from singanet.optimizer import SGD
 from singanet.testing import check_loss
-from tests.kit.losses import BatchCase, LossCase, beside_torch, elements, rows, slope
+from tests.kit.losses import BatchCase, JointCase, LossCase, beside_torch, elements, rows, slope
 
 rng = np.random.default_rng(3)
 SCORES, REALS = 3 * rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
@@ -45,6 +45,8 @@ DISTRIBUTIONS = rng.dirichlet([1.0] * 6, (4, 3))
 ROWS = rng.dirichlet([1.0] * 4, 5)
 MULTI_HOT = rng.integers(0, 2, (5, 4))
 WEIGHTS, SIX = [0.5, 1, 2, 0], [1, 2, 3, 4, 5, 6]
+ANSWERS, TOKENS = -9 * rng.random((5, 3)) - 1, rng.integers(1, 9, (5, 3))
+JUDGED = np.column_stack([ANSWERS[::-1, :2] + 0.5, [1, 0, 1, 1, 0]])
 PICTURES, SHARES = rng.normal(size=(3, 2, 3, 2)), rng.random((3, 2, 3, 2))
 
 
@@ -154,6 +156,24 @@ def among(scale):
     return formula
 
 
+def dpo(x, y):
+    z = 0.3 * ((x[:, 0] - y[:, 0]) - (x[:, 1] - y[:, 1]))
+    return 0.8 * np.log1p(np.exp(-z)) + 0.2 * np.log1p(np.exp(z))
+
+
+def orpo(x, y):
+    odds = np.exp(x[:, :2] / y[:, :2])
+    odds = odds / (1 - odds)
+    tokens = (y[:, 0] + y[:, 2]).mean()
+    return 0.3 * np.log1p(odds[:, 1] / odds[:, 0]) - (x[:, 0] + x[:, 2]) / tokens
+
+
+def kto(x, y):
+    (r, far), label = (x - y[:, :2]).T, y[:, 2]
+    z = np.where(label, 1, -1) * (r - max(far.mean(), 0))
+    return np.where(label, 2.0, 0.5) / (1 + np.exp(0.3 * z))
+
+
 def log_cosh(x, y):
     return np.log(np.cosh(x - y)).sum(-1)
 
@@ -256,6 +276,13 @@ CASES = {
                           temperature=0.2),
     "negatives": BatchCase(MultipleNegativesRanking, rng.normal(size=(5, 4, 3)),
                            np.array([1, 0.5, 2, 0, 1]), len, among(3.0), scale=3.0),
+    "dpo": LossCase(losses.DPO, ANSWERS[:, :2].copy(), ANSWERS[::-1, :2].copy(), len, dpo, beta=0.3,
+                    label_smoothing=0.2),
+    "orpo": JointCase(losses.ORPO, ANSWERS, TOKENS, len, orpo, beta=0.3),
+    "kto": JointCase(losses.KTO, ANSWERS[:, :2].copy(), JUDGED, len, kto, beta=0.3,
+                     desirable_weight=2.0, undesirable_weight=0.5),
+    "reward": LossCase(losses.RewardRanking, SCORES[:, :2].copy(), np.array([0, 0.5, 0, 1, 0]), len,
+                       lambda x, y: np.log1p(np.exp(x[:, 1] - x[:, 0] + y))),
     "function": FunctionCase(losses.from_function, SCORES, REALS, len, log_cosh, fn=log_cosh,
                              gradient=log_cosh_slope),
     "traced function": FunctionCase(losses.from_function, SCORES, REALS, len, log_cosh,
@@ -315,6 +342,35 @@ def triplets(near, far):
     )
 
 
+def direct(y):
+    return lambda torch, t: (
+        -torch.nn.functional.logsigmoid(
+            0.2 * ((t - torch.tensor(y)) @ torch.tensor([1.0, -1.0], dtype=t.dtype))
+        ).mean()
+    )
+
+
+def odds_ratio(y):
+    def loss(torch, t):
+        n = torch.tensor(y, dtype=t.dtype)
+        a, b = (t[:, :2] / n[:, :2]).T
+        log_odds = a - b - torch.log1p(-a.exp()) + torch.log1p(-b.exp())
+        nll = -(t[:, 0] + t[:, 2]).sum() / (n[:, 0] + n[:, 2]).sum()
+        return nll - 0.2 * torch.nn.functional.logsigmoid(log_odds).mean()
+
+    return loss
+
+
+def prospect(y):
+    def loss(torch, t):
+        near, far = (t - torch.tensor(y[:, :2])).T
+        kl, label = far.mean().detach().clamp(min=0), torch.tensor(y[:, 2]) > 0
+        good, bad = 1 - torch.sigmoid(0.2 * (near - kl)), 1 - torch.sigmoid(0.2 * (kl - near))
+        return torch.where(label, 1.5 * good, bad).mean()
+
+    return loss
+
+
 def ranking(y):
     return lambda torch, t: torch.nn.functional.margin_ranking_loss(
         t[:, 0], t[:, 1], torch.tensor(y), 0.7
@@ -346,6 +402,12 @@ PEERS = {
     "cosine_similarity": (CosineSimilarity(), SEQUENCE, TARGETS, cosine_similarity),
     "triplet_margin_loss": (TripletMargin(0.7), THREES, np.ones(6, int), triplets(1, 2)),
     "cross_entropy of cosines": (InfoNCE(0.3), THREES, np.ones(6), in_batch(0.3)),
+    "trl's DPO": (losses.DPO(0.2), ANSWERS[:, :2], ANSWERS[::-1, 1:].copy(), direct),
+    "trl's ORPO": (losses.ORPO(0.2), ANSWERS, TOKENS, odds_ratio),
+    **{
+        f"trl's KTO, {sign}": (losses.KTO(0.2, 1.5), ANSWERS[:, :2], JUDGED + shift, prospect)
+        for sign, shift in (("far", [-3.0, -3.0, 0]), ("clamped", [3.0, 3.0, 0]))
+    },
     "hard negatives": (MultipleNegativesRanking(), THREES, np.ones(6), in_batch(0.05)),
     "margin_ranking_loss": (MarginRanking(0.7), SCORES[:, :2], ORDER, ranking),
     "triplets, swapped": (TripletMargin(0.7), THREES, np.zeros(6, int), triplets(2, 1)),
@@ -508,6 +570,9 @@ WRONG_TARGETS = [
       for y in (0, 2, np.nan)],
     *[(kind(), np.zeros((1, 3)), np.full((1, 3), 1.5), f"{kind.__name__}.*from 0 to 1")
       for kind in (Dice, Tversky)],
+    *[(losses.ORPO(), -np.ones((1, 3)), np.array([counts]), "of answers at least 1; received 0")
+      for counts in ([0, 1, 1], [1, 0, 2])],
+    (losses.KTO(), np.zeros((1, 2)), np.array([[0, 0, 2]]), "1, desirable, or 0; received 2"),
     (Poisson(), np.zeros((2, 1)), np.array([[1.0], [-1.0]]),
      "Poisson: expected targets of at least 0; received -1"),
     *[(KLDivergence(), np.zeros((2, 2)), np.array([[0.5, 0.5], row]),
@@ -529,6 +594,12 @@ WRONG_SHAPES = [
     (TripletMargin(), (3, 3), (3,), "TripletMargin"),
     *[(MarginRanking(), shape, (3,), "MarginRanking.*both items") for shape in ((3, 3), (3,))],
     *[(InfoNCE(), shape, (3,), "InfoNCE.*query, key") for shape in ((3, 1, 4), (3, 4))],
+    *[(kind(), (3, columns), (3, 2), f"{kind.__name__}: expected outputs of shape")
+      for kind, columns in ((losses.DPO, 1), (losses.ORPO, 2), (losses.KTO, 3),
+                            (losses.RewardRanking, 1))],
+    (losses.DPO(), (3, 2), (3,), "DPO"),
+    (losses.KTO(), (3, 2), (3, 2), "KTO: expected targets of shape"),
+    (losses.RewardRanking(), (3, 2), (3, 2), "RewardRanking"),
     (InfoNCE(), (3, 2, 4), (3, 2), "InfoNCE"),
     (MarginRanking(), (3, 2), (3, 2), "MarginRanking"),
     (GaussianNLL(), (2, 3), (2, 1), "GaussianNLL: expected outputs of shape.*2 D"),
@@ -541,6 +612,11 @@ WRONG_ARGUMENTS = [
     *[(partial(Tversky, *bad), words) for *bad, words in (
         (-1, 1, r"Tversky\(alpha=\)"), (1, np.inf, r"\(beta=\)"), (0, 0, "above 0, since alpha"),
         (1, 1, 0, r"Tversky\(smooth=\)"))],
+    *[(partial(kind, 0), rf"{kind.__name__}\(beta=\)")
+      for kind in (losses.DPO, losses.ORPO, losses.KTO)],
+    (partial(losses.DPO, 1, 1), r"DPO\(label_smoothing=\)"),
+    *[(partial(losses.KTO, **{f"{name}_weight": -1}), rf"KTO\({name}_weight=\)")
+      for name in ("desirable", "undesirable")],
     (partial(InfoNCE, 0), r"InfoNCE\(temperature=\)"),
     (partial(MultipleNegativesRanking, -1), r"MultipleNegativesRanking\(scale=\)"),
     (partial(SmoothL1, 0), r"SmoothL1\(beta=\)"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import metric as metrics
+from singanet.loss import DPO, KTO
 from singanet.metric import (
     AUC,
     F1,
@@ -22,6 +23,7 @@ from singanet.metric import (
     PrecisionScore,
     Recall,
     RecallScore,
+    Reward,
     RootMeanSquaredError,
 )
 from tests.kit.metrics import MetricCase
@@ -68,7 +70,21 @@ def confusion(x, y):
     return [[np.sum((y == a) & (x.argmax(1) == b)) for b in range(4)] for a in range(4)]
 
 
+REWARDS = {
+    "chosen": lambda d: d[:, 0].mean(),
+    "rejected": lambda d: d[:, 1].mean(),
+    "margin": lambda d: (d[:, 0] - d[:, 1]).mean(),
+    "accuracy": lambda d: (d[:, 0] > d[:, 1]).mean(),
+}
 CASES = {
+    **{f"Reward, {of}": MetricCase(lambda of=of: Reward(DPO(0.5), of), REAL[:, :2], TARGET[:, :2],
+                                   lambda x, y, of=of: 0.5 * REWARDS[of](x - y))
+       for of in ("chosen", "rejected", "margin")},
+    "Reward, accuracy": MetricCase(lambda: Reward(DPO(0.5), "accuracy"), REAL[:, :2], TARGET[:, :2],
+                                   lambda x, y: REWARDS["accuracy"](x - y)),
+    "Reward of judged answers": MetricCase(
+        lambda: Reward(KTO(0.5)), REAL[:, :2], np.column_stack([TARGET[:, :2], YES]),
+        lambda x, y: 0.5 * np.subtract(*[(x - y[:, :2])[y[:, 2] == k, 0].mean() for k in (1, 0)])),
     "Accuracy": MetricCase(Accuracy, SCORES, LABELS, top(1)),
     "Accuracy, top 2": MetricCase(lambda: Accuracy(2), SCORES, LABELS, top(2)),
     "Accuracy, column": MetricCase(lambda: Accuracy(top_k=3), SCORES, LABELS[:, None], top(3)),

@@ -82,6 +82,11 @@ CASES = {
     "pairs": (losses.InfoNCE, lambda rng: np.ones(6), (2, 4)),
     "negatives": (lambda: losses.MultipleNegativesRanking(3.0), lambda rng: rng.random(6), (3, 4)),
     "ranking": (lambda: losses.MarginRanking(0.1), lambda rng: 2 * rng.integers(0, 2, 6) - 1, (2,)),
+    "dpo": (lambda: losses.DPO(0.3, 0.1), lambda rng: vectors(rng, 6, 2), (2,)),
+    "orpo": (losses.ORPO, lambda rng: rng.integers(1, 9, (6, 3)), (3,)),
+    "kto": (lambda: losses.KTO(0.3, 2.0),
+            lambda rng: np.column_stack([vectors(rng, 6, 2), rng.integers(0, 2, 6)]), (2,)),
+    "reward": (losses.RewardRanking, lambda rng: vectors(rng, 6), (2,)),
     "ctc": (lambda: losses.CTC(blank=0), lambda rng: rng.integers(1, 4, (6, 1)), (3, 4)),
 }  # fmt: skip
 OF_METRICS = {
