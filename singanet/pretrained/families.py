@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from singanet.errors import ConfigError, brief, did_you_mean, one_of
-from singanet.pretrained import decoders, encoders
+from singanet.pretrained import decoders, encoder_decoders, encoders, vision
 from singanet.pretrained.drawing import Family
 
 FAMILIES: Mapping[str, Family] = {
     **decoders.FAMILIES,
     **decoders.GPT2,
     **encoders.FAMILIES,
-    **encoders.VIT,
-    **encoders.T5,
+    **encoder_decoders.FAMILIES,
+    **vision.FAMILIES,
 }
 
 
