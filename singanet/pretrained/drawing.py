@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from singanet.layers.symbol import Symbol
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, BinaryAccuracy
 from singanet.params.param import Param
-from singanet.pretrained.config import Config, SentencePooling
+from singanet.pretrained.config import Config
 from singanet.types import Array, Shape
 
 
@@ -121,9 +121,11 @@ class ModelDrawing:
     """The state while a family builds a net: the config, the names in the files, the inputs.
 
     ``names`` is None if there are no files yet. ``is_bare``: the net has no head and outputs the
-    last hidden states. ``places`` maps parameters to their places, ``most_steps`` is the maximum
-    sequence length, ``loss`` and ``metric`` are for training, ``tied`` maps arrays to the parameter
-    that they must equal if they exist.
+    last hidden states. ``given`` maps the names of sequence inputs to their symbols; with
+    ``choices`` they are the first of several texts of a sample. A head that ``pools`` steps reads a
+    mask, and one for ``one_text`` no segments. ``places`` maps parameters to their places,
+    ``most_steps`` is the maximum sequence length, ``loss`` and ``metric`` are for training,
+    ``tied`` maps arrays to the parameter that they must equal if they exist.
     """
 
     def __init__(
@@ -137,8 +139,10 @@ class ModelDrawing:
         self.config, self.names = config, names
         self.architecture, self.is_bare = architecture, is_bare
         self.wanted = inputs
-        self.sentence: SentencePooling | None = None
         self.inputs: list[Symbol] = []
+        self.given: dict[str, Symbol] = {}
+        self.pools = self.one_text = False
+        self.choices = 0
         self.places: dict[str, tuple[Param, ArrayPlace]] = {}
         self.most_steps: int | None = None
         self.loss: Any = None
@@ -158,6 +162,15 @@ class ModelDrawing:
         """Return whether the array is accepted without a parameter."""
         return name in self._without_param
 
+    def under(self, prefix: str) -> None:
+        """Put ``prefix`` before the names of all arrays so far."""
+        self.places = {
+            name: (param, replace(place, name=prefix + place.name))
+            for name, (param, place) in self.places.items()
+        }
+        self.tied = {prefix + name: param for name, param in self.tied.items()}
+        self._without_param = {prefix + name for name in self._without_param}
+
     def prefix(self, prefix: str) -> str:
         """Return ``prefix`` if names in the files start with it; bare models usually omit it."""
         if self.names is None:
@@ -174,6 +187,11 @@ class ModelDrawing:
         If the user chose inputs, the chosen ones among ``usual`` and ``others`` are used instead.
         Errors: `ArgumentError` for unknown inputs.
         """
+        if self.pools or self.one_text:
+            others = [name for name in others if name != "segments"]
+        if self.pools and "attention_mask" in others:
+            usual = (*usual, "attention_mask")
+            others = [name for name in others if name not in usual]
         known = (*needed, *usual, *others)
         wanted = (*needed, *usual) if self.wanted is None else tuple(self.wanted)
         if not all(name in wanted for name in needed) or not all(name in known for name in wanted):
@@ -185,9 +203,11 @@ class ModelDrawing:
                 if are_messages(self.wanted)
                 else "omit inputs for the family's defaults",
             )
-        found = {name: Input(name, (None,), dtype="int64") for name in known if name in wanted}
+        shape = (self.choices, None) if self.choices else (None,)
+        found = {name: Input(name, shape, dtype="int64") for name in known if name in wanted}
         self.inputs = list(found.values())
-        return found
+        self.given = {name: x[:, 0] for name, x in found.items()} if self.choices else found
+        return self.given
 
     def padding(self, vocabulary: int, default: int | None = None) -> int | None:
         """Return the embedding's padding row; negative ids count from the end, as in PyTorch."""
@@ -301,10 +321,6 @@ class ModelDrawing:
             self.loss, self.metric = SigmoidCrossEntropy(), BinaryAccuracy()
         return count
 
-    def class_dropout(self, default: float) -> float:
-        """Return the dropout before the classifier."""
-        return self.config.share("classifier_dropout", default)
-
 
 @dataclass(frozen=True)
 class Family:
@@ -321,15 +337,15 @@ class Family:
     others: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()
     idle: tuple[str, ...] = ()
 
-    def architecture(self, values: Mapping[str, Any], where: str) -> str:
-        """Return the class that the config names. Errors: `ConfigError` for an unsupported one."""
+    def architecture(self, values: Mapping[str, Any], where: str, known: Sequence[str]) -> str:
+        """Return the class that the config names. Errors: `ConfigError` if it is not ``known``."""
         named = values.get("architectures")
         if named is None or named == []:
             return self.architectures[0]
-        if not isinstance(named, list) or named[0] not in self.architectures:
+        if not isinstance(named, list) or named[0] not in known:
             raise ConfigError(
                 f"{where}, architectures",
-                expected=one_of(self.architectures),
+                expected=one_of(known, 12),
                 received=brief(named)[:80],
                 advice="save the model as such a class with transformers",
             )

@@ -116,17 +116,16 @@ _Head: TypeAlias = Callable[[ModelDrawing, EncoderSettings, str, Symbol, Embeddi
 
 @dataclass(frozen=True)
 class _Kind:
-    """A family's config reader, its module names, and its heads for words and classes."""
+    """A family's config reader, its module names, and its head for words."""
 
     read: Callable[[ModelDrawing], EncoderSettings]
     base: str
     modules: Mapping[str, str]
     words: _Head
-    classes: _Head
 
 
 def draw(d: ModelDrawing) -> Symbol:
-    """Build an encoder: ``last_hidden_state``, ``logits`` or ``sentence_embedding``."""
+    """Build an encoder: ``last_hidden_state``, or ``logits`` of words."""
     kind = _KINDS[d.config.values["model_type"]]
     m = kind.read(d)
     d.most_steps = m.longest - (0 if m.counts_from is None else m.counts_from + 1)
@@ -134,22 +133,20 @@ def draw(d: ModelDrawing) -> Symbol:
     more = ("attention_mask", "token_type_ids") if m.types > 1 else ("attention_mask",)
     inputs = d.ids(("input_ids",), more)
     base = d.prefix(kind.base)
-    for_words = d.architecture.endswith("ForMaskedLM")
     table = Embedding(
-        "word_embeddings", m.vocabulary, m.width, padding_index=m.padding, sparse=for_words
+        "word_embeddings", m.vocabulary, m.width, padding_index=m.padding, sparse=not d.is_bare
     )
     x = _embedded(d, m, inputs, table, f"{base}embeddings")
     mask = inputs.get("attention_mask")
     for k in range(m.depth):
-        last = d.is_bare and d.sentence is None and k == m.depth - 1
+        last = d.is_bare and k == m.depth - 1
         own = f"{base}{kind.modules['block'].format(k)}."
         names = {part: own + module for part, module in kind.modules.items()}
         x = _block(d, m, x, mask, f"layers/{k}", names, "last_hidden_state" if last else "")
     if d.is_bare:
         d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
-        return x if d.sentence is None else d.sentence.draw(x, mask)
-    head = kind.words if for_words else kind.classes
-    return head(d, m, base, x, table)
+        return x
+    return kind.words(d, m, base, x, table)
 
 
 def _embedded(
@@ -229,14 +226,6 @@ def _bert_words(
     return d.head(y, m.vocabulary, f"{own}.decoder.weight", table.params["weight"], f"{own}.bias")
 
 
-def _bert_classes(
-    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
-) -> Symbol:
-    y = d.dense(x[:, 0], "pooler", m.width, f"{base}pooler.dense")
-    y = d.dropout(d.activation(y, "pooler_act", "tanh"), "pooler_drop", d.class_dropout(m.dropout))
-    return d.dense(y, "logits", d.expect_classes(), "classifier")
-
-
 def _roberta_words(
     d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
 ) -> Symbol:
@@ -246,16 +235,6 @@ def _roberta_words(
     d.expect_words()
     tied = table.params["weight"]
     return d.head(y, m.vocabulary, "lm_head.decoder.weight", tied, "lm_head.bias")
-
-
-def _roberta_classes(
-    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
-) -> Symbol:
-    dropout = d.class_dropout(m.dropout)
-    y = d.dropout(x[:, 0], "pooler_drop", dropout)
-    y = d.activation(d.dense(y, "pooler", m.width, "classifier.dense"), "pooler_act", "tanh")
-    y = d.dropout(y, "classes_drop", dropout)
-    return d.dense(y, "logits", d.expect_classes(), "classifier.out_proj")
 
 
 def _distilbert_words(
@@ -269,21 +248,11 @@ def _distilbert_words(
     return d.head(y, m.vocabulary, "vocab_projector.weight", tied, "vocab_projector.bias")
 
 
-def _distilbert_classes(
-    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
-) -> Symbol:
-    y = d.activation(d.dense(x[:, 0], "pooler", m.width, "pre_classifier"), "pooler_act", "relu")
-    y = d.dropout(y, "pooler_drop", d.config.share("seq_classif_dropout", 0.2))
-    return d.dense(y, "logits", d.expect_classes(), "classifier")
-
-
 _KINDS: Mapping[str, _Kind] = {
-    "bert": _Kind(_bert, "bert.", _OF_BERT, _bert_words, _bert_classes),
-    "distilbert": _Kind(
-        _distilbert, "distilbert.", _OF_DISTILBERT, _distilbert_words, _distilbert_classes
-    ),
-    "roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words, _roberta_classes),
-    "xlm-roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words, _roberta_classes),
+    "bert": _Kind(_bert, "bert.", _OF_BERT, _bert_words),
+    "distilbert": _Kind(_distilbert, "distilbert.", _OF_DISTILBERT, _distilbert_words),
+    "roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words),
+    "xlm-roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words),
 }
 _NAMES = {
     "bert": "Bert",
@@ -297,7 +266,7 @@ _OLDER = ((r"\.LayerNorm\.gamma$", ".LayerNorm.weight"), (r"\.LayerNorm\.beta$",
 FAMILIES: Mapping[str, Family] = {
     kind: Family(
         draw,
-        (f"{name}Model", f"{name}ForMaskedLM", f"{name}ForSequenceClassification"),
+        (f"{name}Model", f"{name}ForMaskedLM"),
         bare=(f"{name}Model",),
         others=_OLDER,
         idle=(r".*embeddings\.(position_ids|token_type_ids)",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 from singanet.base.arguments import is_int, own_errors
 from singanet.base.heap import lasting
 from singanet.base.progress import ProgressBar
-from singanet.base.tracebacks import entry_point
+from singanet.base.tracebacks import entry_point, users_level
 from singanet.checkpoint import Reader
 from singanet.data import Tokenizer
 from singanet.engine.holding import KINDS, hold_blocks
@@ -35,7 +36,8 @@ from singanet.pretrained.config import Config, SentencePooling
 from singanet.pretrained.drawing import INPUTS, Family, FileArray, ModelDrawing, stored_arrays
 from singanet.pretrained.families import family_of
 from singanet.pretrained.gguf_models import GgufForm
-from singanet.pretrained.source import ModelSource, folder_of, open_source
+from singanet.pretrained.heads import EMBEDDING, HeadPlan, drawn, planned
+from singanet.pretrained.source import POOLING_FILES, ModelSource, folder_of, open_source
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class PretrainedNet(FeedForwardNet):
     """
 
     origin: Origin
+    head: str | None = None
+    """The kind of the head, as for `load`; None for a net without one."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -93,12 +97,24 @@ _MOST_BLOCKS = 1000
 
 @dataclass(frozen=True)
 class MadeNet:
-    """A net, how it was built, and the names of the arrays in the files by the family's names."""
+    """A net, how it was built, and the names of the arrays in the files by the family's names.
+
+    ``added`` are the arrays of layers of the head.
+    """
 
     net: PretrainedNet
     family: Family
     drawing: ModelDrawing
     names: Mapping[str, str]
+    head: HeadPlan
+    added: frozenset[str]
+
+    def new_arrays(self) -> list[str]:
+        """Return the arrays that the files do not have, and that are drawn."""
+        arrays = {place.name for _, place in self.drawing.places.values()}
+        there = _with_tied(self)
+        missing = [name for name in sorted(arrays) if name not in there]
+        return [name for name in missing if self.head.is_new(name, self.added)]
 
 
 def make(
@@ -108,23 +124,42 @@ def make(
     inputs: Sequence[str] | None = None,
     sentence: SentencePooling | None = None,
     seed: int | None = None,
+    head: str | None = None,
+    classes: int | None = None,
 ) -> MadeNet:
     """Build the net of the config ``values``, for files with arrays of these ``names``.
 
-    Errors: `ConfigError`, also for sizes that a layer refuses; `ArgumentError` for unknown
-    ``inputs``.
+    ``head`` and ``classes`` are as for `load`. Errors: `ConfigError`, also for sizes that a layer
+    refuses; `ArgumentError` for unknown ``inputs`` or ``head``.
     """
     family = family_of(values, where)
-    found = {} if names is None else family.canonical(names)
-    config = Config(values, where, _MOST_BLOCKS if names is None else len(found))
-    architecture = family.architecture(values, where)
-    drawing = ModelDrawing(
-        config, None if names is None else found, architecture, architecture in family.bare, inputs
+    plan = planned(
+        values, where, family, None if names is None else family.canonical(names), head, classes
     )
-    drawing.sentence = sentence if drawing.is_bare else None
+    found = plan.names
+    config = Config(plan.values, where, _MOST_BLOCKS if found is None else len(found))
+    drawing = ModelDrawing(
+        config,
+        None if plan.form is not None else found,
+        plan.base,
+        plan.base in family.bare,
+        inputs,
+    )
+    pooling = None if plan.form is not None or not drawing.is_bare else sentence
+    if plan.kind == EMBEDDING and pooling is None:
+        pooling = SentencePooling("mean", unit=False)
+    drawing.pools, drawing.choices = pooling is not None, plan.choices
+    drawing.one_text = plan.form is not None and plan.form.reads == "last"
+    added: set[str] = set()
     try:
         with own_errors(partial(_refused, where), "numbers in the range of arithmetic"):
             outputs = family.draw(drawing)
+            before = {*drawing.places}
+            if plan.form is not None:
+                outputs = drawn(plan, plan.form, drawing, outputs)
+            elif pooling is not None:
+                outputs = pooling.draw(outputs, drawing.given.get("attention_mask"))
+            added = {p.name for name, (_, p) in drawing.places.items() if name not in before}
         config.end()
         net = PretrainedNet(
             inputs=drawing.inputs,
@@ -140,7 +175,9 @@ def make(
     except SingaNetError as error:
         raise _impossible(error, where) from None
     net.most_steps = drawing.most_steps
-    return MadeNet(net, family, drawing, found)
+    net.head = plan.kind if pooling is None else EMBEDDING
+    drawing.architecture = plan.architecture
+    return MadeNet(net, family, drawing, found or {}, plan, frozenset(added))
 
 
 def _refused(where: str, expected: str, received: str) -> ConfigError:
@@ -168,7 +205,9 @@ def build(
             `singanet.set_seed`, or a fresh one.
     """
     made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
-    made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
+    made.net.origin = Origin(
+        dict(made.head.values), stored_arrays(made.drawing.places.values()), {}, {}, {}
+    )
     return made.net
 
 
@@ -181,8 +220,20 @@ def origin_in(source: ModelSource, made: MadeNet) -> Origin:
         for name, there in names.items()
         if made.drawing.keeps(name) and name not in arrays
     }
-    there = {names.get(name, name): array for name, array in arrays.items()}
-    return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
+    if not made.head.changes:
+        there = {names.get(name, name): array for name, array in arrays.items()}
+        return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
+    # The files of another class have its names; a classifier has no use for a pooling of sentences.
+    pools = made.net.head == EMBEDDING
+    kept = {
+        name: source.reader.read(names[name])
+        for name in names
+        if pools and made.drawing.keeps(name)
+    }
+    files = {
+        name: path for name, path in source.files.items() if pools or name not in POOLING_FILES
+    }
+    return Origin(dict(made.head.values), arrays, kept, files, source.tokenizer)
 
 
 def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.load") -> Origin:
@@ -228,6 +279,8 @@ def load(
     folder: str | os.PathLike[str],
     dtype: str = "float32",
     *,
+    head: str | None = None,
+    classes: int | None = None,
     inputs: Sequence[str] | None = None,
     seed: int | None = None,
     rounding: str | None = None,
@@ -240,9 +293,11 @@ def load(
 
     Inputs and outputs have transformers' names. The families:
     https://github.com/singanet/singanet/blob/main/docs/pretrained.md. Only files in the folder are
-    read. Errors: `ConfigError` naming unsupported settings; `StateMismatchError` if arrays are
-    missing, unexpected or of another shape, before any allocation; `FileFormatError`,
-    `FileAccessError`.
+    read. A head that the folder does not have is drawn as in transformers, with a `RuntimeWarning`;
+    its loss and metric are set. Errors: `ConfigError` naming unsupported settings;
+    `StateMismatchError` if arrays are missing, unexpected or of another shape, before any
+    allocation; `FileFormatError`, `FileAccessError`; `ArgumentError` for a head that the family
+    does not have.
 
     Args:
         folder: Path of the folder, or of a GGUF file. If it does not exist, a name such as
@@ -252,9 +307,16 @@ def load(
             converted one by one. "int8" and "int4" quantize weights in blocks, see
             `FeedForwardNet.quantize`; blocks of a GGUF file in Q8_0, Q4_0 or Q4_1 are used
             unchanged.
+        head: "sequence-classification", "token-classification", "question-answering",
+            "multiple-choice", "image-classification", "language-model" or "embedding", the mean
+            over the steps or the pooling of a sentence-transformers folder. None for the folder's.
+        classes: Number of classes, or of choices for "multiple-choice" (2 by default). None for the
+            folder's number, or for 2 with a new head. A folder's head of another number of classes
+            gets a new last layer.
         inputs: Names of the net's inputs, such as "attention_mask"; None takes the usual ones of
             the model's family.
-        seed: Seed of dropout. None takes the next seed after `singanet.set_seed`, or a fresh one.
+        seed: Seed of dropout and of a new head. None takes the next seed after
+            `singanet.set_seed`, or a fresh one.
         rounding: "stochastic" (the default) or "remainder", the rounding of updates with
             "bfloat16", see `FeedForwardNet.as_type`.
         revision: Branch, tag or commit of a model on the hub.
@@ -281,17 +343,27 @@ def load(
         )
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
-        made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
+        made = make(
+            source.config,
+            source.where,
+            reader.entries,
+            inputs,
+            source.sentence,
+            seed,
+            head,
+            classes,
+        )
         net, names = made.net, _with_tied(made)
         net._run_on(net.device, np.dtype(dtype if wide else "float32"))
         arrays = stored_arrays(made.drawing.places.values())
-        _expect_to_fit(reader, arrays, names, made)
+        new = frozenset(made.new_arrays())
+        _expect_to_fit(reader, arrays, names, made, new)
         members = [param for stored in arrays.values() for param, _ in stored.members]
         total = net.dtype.itemsize * sum(prod(param.shape) for param in members)
         with (
             ProgressBar(f"reading {reader.path.name}", total, nbytes=True) as bar,
             net._filled_by(
-                _reading(reader, arrays, names, net.dtype, bar, wide and offload_folder is None)
+                _reading(reader, arrays, made, names, bar, wide and offload_folder is None)
             ),
         ):
             net.programs.recompute = recompute
@@ -304,6 +376,14 @@ def load(
             net._execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)
+    if new:
+        warnings.warn(
+            f"pretrained.load: the folder {str(folder)!r} has no head of a"
+            f" {made.drawing.architecture} of these classes: {one_of(sorted(new), 8)} are drawn and"
+            " have to be trained",
+            RuntimeWarning,
+            stacklevel=users_level(),
+        )
     return net
 
 
@@ -315,8 +395,8 @@ def _blocks(
 
     def blocks_of(param: Param) -> tuple[Array, str] | None:
         stored = of[id(param)]
-        name = names[stored.name]
-        if reader.entries[name].kind not in set().union(*KINDS.values()):
+        name = names.get(stored.name)
+        if name is None or reader.entries[name].kind not in set().union(*KINDS.values()):
             return None
         blocks = reader.blocks(name)
         return None if blocks is None else (stored.part(blocks, param), reader.entries[name].kind)
@@ -334,14 +414,21 @@ def _with_tied(made: MadeNet) -> dict[str, str]:
 
 
 def _expect_to_fit(
-    reader: Reader, arrays: Mapping[str, FileArray], names: Mapping[str, str], made: MadeNet
+    reader: Reader,
+    arrays: Mapping[str, FileArray],
+    names: Mapping[str, str],
+    made: MadeNet,
+    new: frozenset[str],
 ) -> None:
-    """Errors: `StateMismatchError` if arrays are missing, unknown or of other shapes."""
+    """Errors: `StateMismatchError` if arrays are missing, unknown or of other shapes.
+
+    The arrays ``new`` are drawn.
+    """
     drawing = made.drawing
-    missing = [name for name in arrays if name not in names]
+    missing = [name for name in arrays if name not in names and name not in new]
     rest = [name for name in names if name not in arrays]
     known = {*drawing.tied, *filter(made.family.is_idle, rest), *filter(drawing.keeps, rest)}
-    extra = [name for name in rest if name not in known]
+    extra = [name for name in rest if name not in known and not made.head.drops(name)]
     shapes = {name: reader.entries[names[name]].shape for name in arrays if name in names}
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
@@ -380,20 +467,23 @@ def _expect_copies(reader: Reader, made: MadeNet) -> None:
 def _reading(
     reader: Reader,
     arrays: Mapping[str, FileArray],
+    made: MadeNet,
     names: Mapping[str, str],
-    dtype: np.dtype[Any],
     bar: ProgressBar,
     lasts: bool,
 ) -> Callable[[Param], Array]:
-    """Return a function that reads a parameter; it caches the last array of several parameters.
+    """Return a function that reads or draws a parameter; it caches the last array of several.
 
     ``lasts`` is whether the parameters stay as they are read.
     """
+    dtype = made.net.dtype
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
     last: dict[str, Array] = {}
 
     def value_of(param: Param) -> Array:
         stored = of[id(param)]
+        if stored.name not in names:
+            return made.head.drawn_value(param, stored.name, made.net.seed).astype(dtype)
         name = names[stored.name]
         value = lasting(param.shape, dtype) if lasts else np.empty(param.shape, dtype)
         theirs = stored.place_of(param).theirs(value)

@@ -35,6 +35,12 @@ BESIDE = frozenset({
 })  # fmt: skip
 """Files that a net does not need and tokenizers or processors do; `save` copies them."""
 
+POOLING_FILES = frozenset({
+    "1_Pooling/config.json", "config_sentence_transformers.json", "modules.json",
+    "sentence_bert_config.json",
+})  # fmt: skip
+"""Files of sentence-transformers among them."""
+
 
 def read_settings(folder: Path, name: str) -> Any:
     """Return the content of a JSON file in ``folder``; a link that leads outside is refused.
