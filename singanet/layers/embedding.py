@@ -82,15 +82,16 @@ class ClassToken(Layer):
 
 
 class PositionEmbedding(Layer):
-    """A layer that computes y_t = x_t + weight_t for sequences (N, T, E).
+    """A layer that computes y_t = x_t + weight_(t + first) for sequences (N, T, E).
 
-    ``weight`` is (max_length, E). Without a spec it starts normal with standard deviation 0.02
+    ``weight`` is (first + max_length, E). Without a spec it starts normal with standard deviation 0.02
     (Radford et al. 2018).
 
     Args:
         name: Name of the layer, a string.
         max_length: Int, the length of the longest sequence; None for T, if T is known.
         W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        first: Int, the row of the first step; the rows before it are unused (2 in BART).
         input_shape: Sample shape (T, E), to create the parameter at once.
 
     Examples:
@@ -107,6 +108,7 @@ class PositionEmbedding(Layer):
         max_length: int | None = None,
         *,
         W_specs: ParamSpecs = None,
+        first: int = 0,
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
@@ -114,6 +116,7 @@ class PositionEmbedding(Layer):
             max_length = expect_int(name, "max_length", max_length)
         self.max_length = max_length
         self.W_specs = W_specs
+        self.first = expect_int(name, "first", first, least=0)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, E), unchanged."""
@@ -126,7 +129,8 @@ class PositionEmbedding(Layer):
                 "pass the length of the longest sequence to come",
             )
         self._expect_steps(shape[0], longest)
-        self.add_param("weight", (longest, shape[1]), self.W_specs, default=Gaussian(0.0, 0.02))
+        rows = self.first + longest
+        self.add_param("weight", (rows, shape[1]), self.W_specs, default=Gaussian(0.0, 0.02))
         return shape
 
     def _expect_steps(self, steps: int, longest: int) -> None:
@@ -141,22 +145,22 @@ class PositionEmbedding(Layer):
         """Add the positions to the sequences."""
         weight, steps = ctx.params["weight"], x.shape[1]
         if ctx.past is None:
-            self._expect_steps(steps, len(weight))
-            return ctx.ops.add(x, weight[:steps])
-        places = ctx.by_starts(self._places, steps, len(weight))
+            self._expect_steps(steps, len(weight) - self.first)
+            return ctx.ops.add(x, weight[self.first : self.first + steps])
+        places = ctx.by_starts(self._places, steps, len(weight) - self.first)
         return ctx.ops.add(x, ctx.ops.gather_rows(weight, places))
 
     def _places(self, starts: Counts, steps: int, longest: int) -> Array:
-        """Return the positions (T,) of the steps, (N, T) if the sequences differ."""
+        """Return the rows (T,) of the steps, (N, T) if the sequences differ."""
         self._expect_steps(most(starts) + steps, longest)
-        return np.asarray(starts)[..., None] + np.arange(steps)
+        return np.asarray(starts)[..., None] + np.arange(self.first, self.first + steps)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Return ``dy``, and its sum over the samples for the positions of this batch."""
         if not ctx._needs_param_grads:
             return dy, {}
         dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
-        ctx.ops.sum(dy, axis=0, out=dweight[: dy.shape[1]])
+        ctx.ops.sum(dy, axis=0, out=dweight[self.first : self.first + dy.shape[1]])
         return dy, {"weight": dweight}
 
 

@@ -69,6 +69,8 @@ CASES = {
                               lambda p, x: x + p["weight"]),
     "PositionEmbedding, longer": case(lambda: PositionEmbedding("where", 7), (4, 3),
                                       lambda p, x: x + p["weight"][:4]),
+    "PositionEmbedding from row 2": case(lambda: PositionEmbedding("where", 5, first=2), (4, 3),
+                                         lambda p, x: x + p["weight"][2:6]),
     "Positions": case(lambda: Positions("where", 1), (6,), counted,
                       lambda rng, shape: rng.choice([0, 1, 1, 2, 3], shape)),
     "SinusoidalPosition": case(lambda: SinusoidalPosition("where"), (6, 5), sines),

@@ -616,11 +616,13 @@ def _write_position_embedding(
     g: WrittenGraph, layer: layers.PositionEmbedding, xs: list[Value]
 ) -> Value:
     weight = g.param(layer, "weight")
-    longest, steps = layer.params["weight"].shape[0], _write_sequence_steps(layer)
+    rows, steps = layer.params["weight"].shape[0], _write_sequence_steps(layer)
+    if layer.first:
+        weight = g.slice(weight, [0], [layer.first], [rows])
     if steps == -1:
         first, axes = g.ints([0], "first"), g.ints([0], "axes")
         weight = g.node("Slice", weight, first, g.extent(xs[0], 1), axes)
-    elif steps < longest:
+    elif steps < rows - layer.first:
         weight = g.slice(weight, [0], [0], [steps])
     return g.node("Add", xs[0], weight)
 

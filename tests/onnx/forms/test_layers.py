@@ -188,6 +188,7 @@ MOVED = [
      [(2, 3, 4)]),
     (it(layers.PositionEmbedding, 9), [SEQUENCE]),
     (it(layers.PositionEmbedding), [SEQUENCE]),
+    (it(layers.PositionEmbedding, 9, first=2), [SEQUENCE]),
     (it(layers.SinusoidalPosition), [(5, 7)]),
 ]  # fmt: skip
 BOTH = {"bidirectional": True}
