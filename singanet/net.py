@@ -842,7 +842,7 @@ class FeedForwardNet(Net):
             max_length,
             draft=draft,
             prefix=prefix,
-            processors=Processors._of(*changes, tokenizer=words),
+            processors=Processors._of(*changes, tokenizer=words, forced=self._forced(length)),
             beams=BeamSearch._of(num_beams, length_penalty),
             tokenizer=words,
             inputs=inputs,
@@ -853,6 +853,10 @@ class FeedForwardNet(Net):
     def _encoder(self) -> tuple[str, int] | None:
         """Return the input of an encoder that reads prompts, and the id that starts a text."""
         return None
+
+    def _forced(self, length: int) -> Mapping[int, Sequence[int]]:
+        """Return the ids that `generate` has to write, by their places among ``length`` new ids."""
+        return {}
 
     def _tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of the files from which the net was loaded."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +34,7 @@ class Processors:
             negative ones multiplied (Keskar et al. 2019). 1 changes nothing.
         no_repeat_ngram_size: Positive int: no run of this many ids occurs twice. None for any.
         bad_words: Runs of ids that are not written.
+        forced: Dict from the number of a new id, from 0, to the ids that are written there.
         logits: A function of the text's ids (T,) and the scores (C,) that returns changed scores.
         guide: A `Guide`, or None.
     """
@@ -43,6 +44,7 @@ class Processors:
     bad_words: Sequence[Sequence[int]] = ()
     logits: ScoreFunction | None = None
     guide: Guide | None = None
+    forced: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checked_number(
@@ -65,6 +67,7 @@ class Processors:
         guide: Any,
         *,
         tokenizer: Words,
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> Processors:
         """Return the changes by the arguments of `FeedForwardNet.generate`."""
         runs, texts = runs_and_texts("bad_words", bad_words)
@@ -74,7 +77,7 @@ class Processors:
                 ids = expect_tokenizer("bad_words", tokenizer).encode(form, special=False)
                 runs.append(ids.tolist())
         made = None if guide is None else Guide(guide, expect_tokenizer("guide", tokenizer))
-        return cls(repetition_penalty, no_repeat_ngram_size, runs, logits, made)
+        return cls(repetition_penalty, no_repeat_ngram_size, runs, logits, made, forced or {})
 
     @property
     def _are_none(self) -> bool:
@@ -94,6 +97,9 @@ class Processors:
         for run in self.bad_words:
             if len(run) <= len(ids) + 1 and [*ids[len(ids) + 1 - len(run) :]] == [*run[:-1]]:
                 made[run[-1]] = -np.inf
+        if len(ids) - prompt in self.forced:
+            made[:] = -np.inf
+            made[[*self.forced[len(ids) - prompt]]] = 0.0
         if self.logits is not None:
             made = self._changed(np.array(ids), made)
         if self.guide is not None:

@@ -84,8 +84,8 @@ class ClassToken(Layer):
 class PositionEmbedding(Layer):
     """A layer that computes y_t = x_t + weight_(t + first) for sequences (N, T, E).
 
-    ``weight`` is (first + max_length, E). Without a spec it starts normal with standard deviation 0.02
-    (Radford et al. 2018).
+    ``weight`` is (first + max_length, E). Without a spec it starts normal with standard deviation
+    0.02 (Radford et al. 2018).
 
     Args:
         name: Name of the layer, a string.

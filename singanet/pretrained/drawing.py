@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -253,16 +253,22 @@ class ModelDrawing:
         units: int,
         theirs: str,
         tied: Param | None = None,
-        bias: str = "",
+        bias: str | ArrayPlace = "",
         softcap: float | None = None,
     ) -> Symbol:
-        """Add the output layer over the vocabulary, with the embedding's matrix if ``tied``."""
+        """Add the output layer over the vocabulary, with the embedding's matrix if ``tied``.
+
+        A ``bias`` with its own place is not trained.
+        """
         name = "logits" if softcap is None else "scores"
         layer = Dense(name, units, use_bias=bool(bias), W_specs=tied, W_transpose=True)
-        y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
+        place = ArrayPlace(bias) if isinstance(bias, str) else bias
+        y = self.put(layer, x, weight=ArrayPlace(theirs), bias=place)
         if tied is not None:
             self.copies(tied, theirs)
-        if bias:
+        if isinstance(bias, ArrayPlace):
+            layer.params["bias"].trainable = False
+        elif bias:
             self.copies(layer.params["bias"], theirs.removesuffix("weight") + "bias")
         if softcap is None:
             return y
@@ -328,7 +334,8 @@ class Family:
 
     ``bare`` are the classes without a head, which output the last hidden states. ``others`` are
     patterns of older array names, with their replacements. ``idle`` are patterns of arrays that
-    compute nothing, such as buffers.
+    compute nothing, such as buffers. ``generation`` has the defaults of keys that `net.generate`
+    reads.
     """
 
     draw: Callable[[ModelDrawing], Symbol | Sequence[Symbol]]
@@ -336,6 +343,7 @@ class Family:
     bare: tuple[str, ...]
     others: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()
     idle: tuple[str, ...] = ()
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
     def architecture(self, values: Mapping[str, Any], where: str, known: Sequence[str]) -> str:
         """Return the class that the config names. Errors: `ConfigError` if it is not ``known``."""

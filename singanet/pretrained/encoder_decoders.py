@@ -1,4 +1,4 @@
-"""Published encoder-decoders: T5."""
+"""Published encoder-decoders: T5 and mT5, BART and mBART."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from singanet.layers import (
     Embedding,
     GatedUnit,
     MultiHeadAttention,
+    PositionEmbedding,
     RelativePositions,
     RMSNorm,
     Scale,
@@ -18,7 +19,7 @@ from singanet.params.param import Param
 from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import ACTIVATIONS, ArrayPlace, Family, ModelDrawing
 
-_ENCODER = "T5EncoderModel"
+_ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,8 @@ class T5Settings:
 
 
 def _read(c: Config) -> T5Settings:
-    how = c.take("feed_forward_proj", "relu")
+    newer = c.values["model_type"] == "mt5"
+    how = c.take("feed_forward_proj", "gated-gelu" if newer else "relu")
     gate, _, function = how.rpartition("-") if isinstance(how, str) else ("", "", "")
     function = "gelu_new" if how == "gated-gelu" else function
     if gate not in ("", "gated") or function not in ACTIVATIONS:
@@ -49,15 +51,15 @@ def _read(c: Config) -> T5Settings:
     # Derived keys that transformers writes.
     c.only(is_gated_act=gate == "gated", dense_act_fn=function, is_decoder=False)
     c.skip("is_encoder_decoder", "n_positions")
-    depth = c.blocks("num_layers", 6)
+    depth = c.blocks("num_layers", 8 if newer else 6)
     return T5Settings(
-        vocabulary=c.count("vocab_size", 32128),
+        vocabulary=c.count("vocab_size", 250112 if newer else 32128),
         width=c.count("d_model", 512),
         depth=depth,
         decoder_depth=c.blocks("num_decoder_layers", depth),
-        heads=c.count("num_heads", 8),
+        heads=c.count("num_heads", 6 if newer else 8),
         head_size=c.count("d_kv", 64),
-        hidden=c.count("d_ff", 2048),
+        hidden=c.count("d_ff", 1024 if newer else 2048),
         buckets=c.count("relative_attention_num_buckets", 32),
         max_distance=c.count("relative_attention_max_distance", 128),
         activation=ACTIVATIONS[function],
@@ -72,8 +74,11 @@ def draw_t5(d: ModelDrawing) -> Symbol:
     c = d.config
     m = _read(c)
     tied = c.flag("tie_word_embeddings", True)
-    scaled = c.flag("scale_decoder_outputs", tied)
-    alone = d.architecture == _ENCODER
+    if c.values["model_type"] == "mt5":
+        scaled = False
+    else:
+        scaled = c.flag("scale_decoder_outputs", tied)
+    alone = d.architecture in _ENCODERS
     words = ("input_ids",) if alone else ("input_ids", "decoder_input_ids")
     inputs = d.ids(words, ("attention_mask",), () if alone else ("decoder_attention_mask",))
     apart = not tied and (d.names is None or "lm_head.weight" in d.names)
@@ -183,11 +188,177 @@ class _Stack:
         return self.d.put(layer, x, gamma=ArrayPlace(f"{theirs}.weight"))
 
 
-FAMILIES: Mapping[str, Family] = {
-    "t5": Family(
-        draw_t5,
-        ("T5ForConditionalGeneration", "T5Model", _ENCODER),
-        bare=("T5Model", _ENCODER),
-        idle=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+_IDLE = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+
+
+@dataclass(kw_only=True)
+class BartSettings:
+    """The sizes of both stacks of a BART.
+
+    ``first``: norms precede attention and units, and each stack ends in one (mBART).
+    """
+
+    vocabulary: int
+    width: int
+    depth: tuple[int, int]
+    heads: tuple[int, int]
+    hidden: tuple[int, int]
+    longest: int
+    activation: str
+    first: bool
+    dropout: float
+    of_weights: float
+    of_units: float
+    padding: int | None
+    scale: float
+
+
+def _read_bart(d: ModelDrawing) -> BartSettings:
+    c, first = d.config, d.config.values["model_type"] == "mbart"
+    c.only(add_bias_logits=False, add_final_layer_norm=first, normalize_before=first)
+    c.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)
+    c.only(is_decoder=False)
+    for part in ("encoder", "decoder"):
+        left_out = c.share(f"{part}_layerdrop")
+        if left_out:
+            raise c.refused(f"{part}_layerdrop", "0, as no layer is left out", left_out)
+    c.skip("is_encoder_decoder", "init_std", "num_hidden_layers", "classif_dropout")
+    # The arguments of net.generate, and the forced ids that it reads.
+    c.skip("early_stopping", "num_beams", "no_repeat_ngram_size", "min_length", "length_penalty")
+    c.skip("forced_bos_token_id", "forced_eos_token_id", "force_bos_token_to_be_generated")
+    vocabulary, width = c.count("vocab_size", 50265), c.count("d_model", 1024)
+    return BartSettings(
+        vocabulary=vocabulary,
+        width=width,
+        depth=(c.blocks("encoder_layers", 12), c.blocks("decoder_layers", 12)),
+        heads=(c.count("encoder_attention_heads", 16), c.count("decoder_attention_heads", 16)),
+        hidden=(c.count("encoder_ffn_dim", 4096), c.count("decoder_ffn_dim", 4096)),
+        longest=c.count("max_position_embeddings", 1024),
+        activation=c.choice("activation_function", ACTIVATIONS, "gelu"),
+        first=first,
+        dropout=c.share("dropout", 0.1),
+        of_weights=c.share("attention_dropout"),
+        of_units=c.share("activation_dropout"),
+        padding=d.padding(vocabulary, 1),
+        scale=width**0.5 if c.flag("scale_embedding", False) else 1.0,
     )
+
+
+def draw_bart(d: ModelDrawing) -> Symbol:
+    """Build a BART: ``logits`` at the steps of ``decoder_input_ids``, or ``last_hidden_state``."""
+    m = _read_bart(d)
+    tied = d.config.flag("tie_word_embeddings", True)
+    d.most_steps = m.longest
+    words = ("input_ids", "decoder_input_ids")
+    inputs = d.ids(words, ("attention_mask",), ("decoder_attention_mask",))
+    base = d.prefix("model.")
+    headed = not d.is_bare and (tied or (d.names is not None and "lm_head.weight" not in d.names))
+    table = Embedding("shared", m.vocabulary, m.width, padding_index=m.padding, sparse=headed)
+    x = d.embedding(inputs["input_ids"], table, f"{base}shared")
+    copies = (f"{base}{part}.embed_tokens.weight" for part in ("encoder", "decoder"))
+    d.copies(table.params["weight"], *copies)
+    mask = inputs.get("attention_mask")
+    x = _BartStack(d, m, base, 0).draw(x, mask, "")
+    y = d.embedding(inputs["decoder_input_ids"], table, f"{base}shared")
+    own = inputs.get("decoder_attention_mask")
+    y = _BartStack(d, m, base, 1, x, mask).draw(y, own, "last_hidden_state" if d.is_bare else "")
+    if d.is_bare:
+        return y
+    d.expect_words()
+    bias = "final_logits_bias"
+    there = d.names is None or bias in d.names
+    place = ArrayPlace(bias, shape=(1, m.vocabulary)) if there else ""
+    matrix = table.params["weight"] if headed else None
+    return d.head(y, m.vocabulary, "lm_head.weight", matrix, place)
+
+
+class _BartStack:
+    """BART's encoder (``k`` 0), or its decoder (1) with cross-attention to ``encoded``."""
+
+    def __init__(
+        self,
+        d: ModelDrawing,
+        m: BartSettings,
+        base: str,
+        k: int,
+        encoded: Symbol | None = None,
+        encoded_mask: Symbol | None = None,
+    ) -> None:
+        self.d, self.m, self.k = d, m, k
+        self.name = ("encoder", "decoder")[k]
+        self.base = f"{base}{self.name}"
+        self.encoded, self.encoded_mask = encoded, encoded_mask
+
+    def draw(self, x: Symbol, mask: Symbol | None, called: str) -> Symbol:
+        """Add the stack to embedded words; ``called`` is the name of its output."""
+        d, m = self.d, self.m
+        if m.scale != 1.0:
+            x = Scale(f"{self.name}/scale", m.scale)(x)
+        place = ArrayPlace(f"{self.base}.embed_positions.weight")
+        positions = PositionEmbedding(f"{self.name}/positions", m.longest, first=2)
+        x = d.put(positions, x, weight=place)
+        x = d.layer_norm(x, f"{self.name}/embedding_norm", 1e-5, f"{self.base}.layernorm_embedding")
+        x = d.dropout(x, f"{self.name}/drop", m.dropout)
+        for n in range(m.depth[self.k]):
+            name, own = f"{self.name}/{n}", f"{self.base}.layers.{n}"
+            last = called if n == m.depth[self.k] - 1 and not m.first else ""
+            x = self._attention(x, None, mask, f"{name}/attention", f"{own}.self_attn")
+            if self.encoded is not None:
+                cross, at = f"{name}/cross_attention", f"{own}.encoder_attn"
+                x = self._attention(x, self.encoded, self.encoded_mask, cross, at)
+            x = self._unit(x, f"{name}/unit", own, last)
+        if not m.first:
+            return x
+        return d.layer_norm(x, called or f"{self.name}/norm", 1e-5, f"{self.base}.layer_norm")
+
+    def _attention(
+        self, x: Symbol, encoded: Symbol | None, mask: Symbol | None, name: str, theirs: str
+    ) -> Symbol:
+        d, m = self.d, self.m
+        layer = MultiHeadAttention(
+            name,
+            m.heads[self.k],
+            dropout=m.of_weights,
+            causal=encoded is None and self.encoded is not None,
+            mask=None if mask is None else "boolean",
+        )
+        modules = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+        parts = {part: f"{theirs}.{module}" for part, module in modules.items()}
+        y = self._norm(x, name, f"{theirs}_layer_norm") if m.first else x
+        y = d.attention(layer, [each for each in (y, encoded, mask) if each is not None], parts)
+        y = d.add(f"{name}_add", x, d.dropout(y, f"{name}_drop", m.dropout))
+        return y if m.first else self._norm(y, name, f"{theirs}_layer_norm")
+
+    def _unit(self, x: Symbol, name: str, theirs: str, called: str) -> Symbol:
+        d, m, norm = self.d, self.m, f"{theirs}.final_layer_norm"
+        y = self._norm(x, name, norm) if m.first else x
+        y = d.activation(
+            d.dense(y, name, m.hidden[self.k], f"{theirs}.fc1"), f"{name}_act", m.activation
+        )
+        y = d.dropout(y, f"{name}_inner_drop", m.of_units)
+        y = d.dense(y, f"{name}_down", m.width, f"{theirs}.fc2")
+        y = d.add(f"{name}_add", x, d.dropout(y, f"{name}_drop", m.dropout))
+        return y if m.first else self._norm(y, name, norm, called)
+
+    def _norm(self, x: Symbol, name: str, theirs: str, called: str = "") -> Symbol:
+        return self.d.layer_norm(x, called or f"{name}_norm", 1e-5, theirs)
+
+
+def _t5(name: str) -> Family:
+    encoder = f"{name}EncoderModel"
+    classes = (f"{name}ForConditionalGeneration", f"{name}Model", encoder)
+    return Family(draw_t5, classes, bare=classes[1:], idle=_IDLE)
+
+
+def _bart(name: str, **generation: int) -> Family:
+    classes = (f"{name}ForConditionalGeneration", f"{name}Model")
+    generation = {"bos_token_id": 0, "forced_eos_token_id": 2, **generation}
+    return Family(draw_bart, classes, bare=classes[1:], generation=generation)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "t5": _t5("T5"),
+    "mt5": _t5("MT5"),
+    "bart": _bart("Bart", decoder_start_token_id=2),
+    "mbart": _bart("MBart"),
 }

@@ -37,7 +37,14 @@ from singanet.pretrained.drawing import INPUTS, Family, FileArray, ModelDrawing,
 from singanet.pretrained.families import family_of
 from singanet.pretrained.gguf_models import GgufForm
 from singanet.pretrained.heads import EMBEDDING, HeadPlan, drawn, planned
-from singanet.pretrained.source import POOLING_FILES, ModelSource, folder_of, open_source
+from singanet.pretrained.source import (
+    GENERATION,
+    POOLING_FILES,
+    ModelSource,
+    folder_of,
+    open_source,
+    read_settings,
+)
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -80,8 +87,32 @@ class PretrainedNet(FeedForwardNet):
         if "decoder_input_ids" not in self.ports().inputs:
             return None
         keys = "decoder_start_token_id", "bos_token_id", "pad_token_id"
-        starts = (self.config.get(key) for key in keys)
+        settings = {**self.config, **self._generation()}
+        starts = (settings.get(key) for key in keys)
         return "input_ids", next((start for start in starts if is_int(start, 0)), 0)
+
+    def _forced(self, length: int) -> Mapping[int, Sequence[int]]:
+        if self._encoder() is None:
+            return {}
+        settings = Config(self._generation(), "net.generate, generation settings")
+        most = self.nodes()[-1].output_shapes()[0][-1] - 1
+        found = {}
+        for place, key in ((0, "forced_bos_token_id"), (length - 1, "forced_eos_token_id")):
+            given = settings.take(key)
+            ids = given if isinstance(given, list) else [] if given is None else [given]
+            if not all(is_int(each, 0) and each <= most for each in ids):
+                raise settings.refused(key, f"an id from 0 to {most}, or several", given)
+            if ids:
+                found[place] = ids
+        return found
+
+    def _generation(self) -> dict[str, Any]:
+        """Return the settings in generation_config.json; if there is none, those of the config."""
+        file = self.origin.files.get(GENERATION)
+        usual = family_of(self.config, "config").generation
+        if file is None:
+            return {**usual, **self.config}
+        return {**read_settings(file.parent, file.name)}
 
     def _tokenizer(self) -> Tokenizer | None:
         origin = getattr(self, "origin", None)

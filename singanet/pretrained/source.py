@@ -23,12 +23,12 @@ from singanet.errors import ConfigError, FileAccessError, FileFormatError, brief
 from singanet.pretrained.config import SentencePooling, expect_object, pooling_of
 from singanet.pretrained.gguf_models import GgufForm, GgufModelReader
 
-CONFIG, MODULES = "config.json", "modules.json"
+CONFIG, MODULES, GENERATION = "config.json", "modules.json", "generation_config.json"
 _LONGEST = 1 << 20
 
 BESIDE = frozenset({
     "1_Pooling/config.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
-    "config_sentence_transformers.json", "generation_config.json", "merges.txt", "modules.json",
+    "config_sentence_transformers.json", GENERATION, "merges.txt", "modules.json",
     "preprocessor_config.json", "sentence_bert_config.json", "sentencepiece.bpe.model",
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json", "vocab.json", "vocab.txt",

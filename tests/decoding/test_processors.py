@@ -38,6 +38,17 @@ def peaked(*layers, **options):
     return net
 
 
+def test_forced_ids_are_written_at_their_places():
+    net, prompts = peaked(), np.array([[1, 2], [3, 1]])
+    for beams in (None, BeamSearch(2)):
+        found = generate(
+            net, prompts, 4, Sampling(), 0, processors=Processors(forced={0: [3], 3: [1, 2]}),
+            beams=beams,
+        )  # fmt: skip
+        assert {(len(each.ids), each.ids[0]) for each in found} == {(4, 3)}
+        assert {each.ids[3] for each in found} <= {1, 2}
+
+
 def test_min_p_excludes_by_the_largest(rng):
     p = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]])
     for settings, kept in (

@@ -1,5 +1,7 @@
 """A small config of every family, as a config.json has it."""
 
+from tests.pretrained import further_models
+
 WORDS = 20
 _TEXT = {
     "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32,
@@ -42,4 +44,5 @@ CONFIGS = {
     "vit": _IMAGE | {"architectures": ["ViTForImageClassification"]},
     "deit": _IMAGE | {"architectures": ["DeiTForImageClassificationWithTeacher"]},
 }  # fmt: skip
+CONFIGS |= further_models.CONFIGS
 CONFIGS = {kind: config | {"model_type": kind} for kind, config in CONFIGS.items()}

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.pretrained import further_models
+
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
 transformers = pytest.importorskip("transformers")
@@ -141,6 +143,7 @@ MODELS = {
     "deit": ("DeiTModel", IMAGE),
     "deit for classes": ("DeiTForImageClassification", IMAGE | THREE),
     "deit with a teacher": ("DeiTForImageClassificationWithTeacher", IMAGE | THREE),
+    **further_models.MODELS,
 }  # fmt: skip
 """A class of transformers and its settings, by what is special about it."""
 
@@ -154,6 +157,9 @@ def make(name, seed=0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
+        for name, buffer in model.named_buffers():
+            if name in model.state_dict() and buffer.is_floating_point():
+                buffer += 0.05 * torch.rand_like(buffer)
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx] = 0.1

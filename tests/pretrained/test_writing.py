@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from singanet import pretrained
+from singanet.errors import ConfigError
 from tests.pretrained.peers import make, torch, write
 
-NETS = ["llama", "gpt2", "t5"]
-INPUTS = {"t5": ["input_ids", "decoder_input_ids"]}
+NETS = ["llama", "gpt2", "t5", "bart", "mbart"]
+INPUTS = {key: ["input_ids", "decoder_input_ids"] for key in NETS[2:]}
+FORCED = {"mbart": {"forced_bos_token_id": 7}}
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +21,24 @@ def models(tmp_path_factory):
         with torch.no_grad():
             for param in model.parameters():
                 param.mul_(4.0 if param.ndim > 1 else 1.0)
-        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = 0
+        if name == "t5":
+            model.config.decoder_start_token_id = 0
+            model.generation_config.decoder_start_token_id = 0
+        for key, id in FORCED.get(name, {}).items():
+            setattr(model.generation_config, key, id)
         folder = tmp_path_factory.mktemp(name)
         write(model, folder)
         found[name] = model, pretrained.load(folder, inputs=INPUTS.get(name, ["input_ids"]))
     return found
+
+
+def test_an_id_that_is_forced_has_to_be_a_word(models, tmp_path):
+    write(models["mbart"][0], tmp_path)
+    settings = tmp_path / "generation_config.json"
+    settings.write_text('{"forced_bos_token_id": 48}')
+    net = pretrained.load(tmp_path)
+    with pytest.raises(ConfigError, match="forced_bos_token_id: expected an id from 0 to 47"):
+        net.generate([[1, 2]], 3)
 
 
 SEARCHES = {
@@ -56,7 +71,7 @@ def test_the_ids_of_transformers(name, search, models):
         ).numpy()  # fmt: skip
         given = {} if "num_beams" in told else {"temperature": 0}
         ours = net.generate(prompts, 14, stop=[2, 11], **given, **SEARCHES[search])
-        start = 1 if name == "t5" else prompts.shape[1]
+        start = 1 if name in INPUTS else prompts.shape[1]
         for row, own in zip(theirs[:, start:], ours, strict=True):
             ends = [k + 1 for k, id in enumerate(row) if id in (2, 11)]
             assert own.tolist() == row[: min(ends, default=len(row))].tolist()

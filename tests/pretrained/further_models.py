@@ -1,0 +1,40 @@
+"""Encoders, encoder-decoders and models of images: classes of transformers, and small configs."""
+
+WORDS = 48
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+BART = STILL | {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64, "vocab_size": WORDS,
+}  # fmt: skip
+T5 = {
+    "d_model": 32, "d_kv": 10, "d_ff": 40, "num_layers": 2, "num_heads": 4, "vocab_size": WORDS,
+    "dropout_rate": 0.0, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}  # fmt: skip
+
+MODELS = {
+    "bart": ("BartForConditionalGeneration", BART),
+    "bart without head": ("BartModel", BART | {"scale_embedding": True}),
+    "mbart": ("MBartForConditionalGeneration", BART | {"scale_embedding": True}),
+    "mbart without head": ("MBartModel", BART),
+    "mt5": ("MT5ForConditionalGeneration", T5),
+    "mt5 encoder": ("MT5EncoderModel", T5 | {"feed_forward_proj": "relu"}),
+}
+"""A class of transformers and its settings, by what is special about it."""
+
+_BART = {
+    "d_model": 16, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "decoder_layers": 1,
+    "encoder_attention_heads": 4, "encoder_ffn_dim": 24, "encoder_layers": 1,
+    "max_position_embeddings": 32, "vocab_size": 20,
+}  # fmt: skip
+
+CONFIGS = {
+    "bart": _BART | {"architectures": ["BartForConditionalGeneration"]},
+    "mbart": _BART | {"architectures": ["MBartForConditionalGeneration"]},
+    "mt5": {
+        "architectures": ["MT5ForConditionalGeneration"], "d_ff": 24, "d_kv": 4, "d_model": 16,
+        "num_heads": 4, "num_layers": 1, "vocab_size": 20,
+    },
+}  # fmt: skip
+"""A small config of each family, as a config.json has it."""
