@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protoco
 from singanet.base.elsewhere import is_library
 from singanet.base.tracebacks import entry_point, shorten
 from singanet.base.words import OWN, REQUIRED, aliases, described, part_words, translated
-from singanet.errors import ConfigError, SignatureError
+from singanet.errors import ConfigError, SignatureError, did_you_mean
 
 _T = TypeVar("_T", bound="Configurable")
 _D = TypeVar("_D", bound="Described")
@@ -551,6 +551,33 @@ def _redirected(cls: Any) -> dict[str, str]:
     return aliases(own) | aliases(tuple(getattr(cls, "_asked_anew", ())))
 
 
+def _expect_attribute(thing: Counted, name: str) -> None:
+    """Refuse an unknown attribute ``name`` of a constructed object, which nothing would read.
+
+    Errors: `NoAttributeError`.
+    """
+    kind = type(thing)
+    if AS_CONSTRUCTED not in vars(thing) or hasattr(kind, name) or not is_library(kind):
+        return
+    from singanet.base.elsewhere import NoAttributeError, expect_here
+
+    expect_here(thing, name)
+    known = [each for each in vars(thing) if each[0] != "_"]
+    advice = did_you_mean(name, known, "attributes of your own need a subclass")
+    inner, way = vars(thing).get("optimizer"), ".optimizer"
+    while inner is not None:
+        rule: Any = type(inner)
+        if name in vars(inner) or name in _redirected(rule):
+            advice = f"assign {way}.{name}, of the {rule.__name__} inside"
+        inner, way = vars(inner).get("optimizer"), f"{way}.optimizer"
+    raise NoAttributeError(
+        kind.__name__,
+        expected="an existing attribute to assign",
+        received=f".{name}",
+        advice=advice,
+    )
+
+
 class Counted(metaclass=CountedType):
     """Objects that count assignments to public attributes, methods and the class as changes.
 
@@ -558,11 +585,15 @@ class Counted(metaclass=CountedType):
     """
 
     _asked_anew: Collection[str] = ()
+    _fixed_names: ClassVar[bool] = False
+    """Whether the constructor makes all attributes, so that another one is refused."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         public = name[0] != "_"
         if public:
             name = _redirected(type(self)).get(name, name)
+            if self._fixed_names and name not in vars(self):
+                _expect_attribute(self, name)
         super().__setattr__(name, value)
         if public:
             if name not in self._asked_anew:

@@ -12,7 +12,7 @@ from singanet.base.terms import ORDER, Terms
 from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.ops import Ops, ops_for
 from singanet.optimizer.adam import Adam, descend
-from singanet.optimizer.hyper import Hyper, Scale, in_type, is_one
+from singanet.optimizer.hyper import Hyper, Scale, in_type, is_one, put
 from singanet.optimizer.optimizer import Optimizer, Shared
 from singanet.optimizer.sgd import SGD
 from singanet.optimizer.state import (
@@ -371,7 +371,7 @@ class Accumulator(Wrapper):
             return RowSparse(*ops.map_rows(gather, *grad, weighted))
         if name not in self._totals:
             self._totals[name] = ops.xp.empty_like(value)
-        total: Array = ops.xp.asarray(self._totals[name])
+        total: Array = self._totals[name]
         if not first and was_by_rows:
             total[...] = self._rows[name].dense(ops, total)
         _add(ops, total, grad, weighted, first)
@@ -427,6 +427,8 @@ class Accumulator(Wrapper):
                     self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
                 self._counts[name], self._weights[name] = count, weight
                 self._rows[name] = RowSum()
+            elif name in self._totals:
+                self._totals[name] = put(ops_for(value).xp, self._totals[name], value.dtype)
         return values
 
     def case(self) -> Hashable:
@@ -560,7 +562,7 @@ class Accumulator(Wrapper):
         if not first and by_rows:
             total = rows.dense(ops, value)[at]
         elif name in self._totals:
-            total = ops.xp.array(ops.xp.asarray(self._totals[name])[at])
+            total = ops.xp.array(self._totals[name][at])
         else:
             total = ops.xp.zeros_like(value[at])
         _add(ops, total, grad if part is None else cast("Array", grad)[part], self._weight, first)

@@ -14,7 +14,7 @@ from singanet.base import terms
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, norm_of, squares_of
-from singanet.optimizer.hyper import Scale, at, checked, in_type, is_one, module_of, within
+from singanet.optimizer.hyper import Scale, at, checked, in_type, is_one, module_of, put, within
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
 from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
@@ -230,8 +230,8 @@ class ClipByRunningNorm(Wrapper):
         """Scale by the estimate for ``scale`` · gradients."""
         self._turn_by(names, values)
         xp = module_of(values)
-        estimate = self._estimate = xp.asarray(self._estimate)
-        squares = self._squares = xp.asarray(self._squares)
+        estimate = self._estimate = put(xp, self._estimate)
+        squares = self._squares = put(xp, self._squares)
         if self._ends_with(names):
             norm = xp.sqrt(squares)
             mean = self.decay * estimate + (1.0 - self.decay) * norm
@@ -246,7 +246,7 @@ class ClipByRunningNorm(Wrapper):
     def settle(self, names: Names, values: Values) -> Sequence[Array]:
         """Move the estimate to the device of ``values``, where recorded calls change it."""
         xp = module_of(values)
-        self._estimate, self._squares = xp.asarray(self._estimate), xp.asarray(self._squares)
+        self._estimate, self._squares = put(xp, self._estimate), put(xp, self._squares)
         return super().settle(names, values)
 
     def _ends_with(self, names: Names) -> bool:

@@ -194,3 +194,10 @@ def module_of(values: Sequence[Any]) -> Any:
 def on_host(xp: Any) -> bool:
     """Whether ``xp`` is NumPy, or a recorder of NumPy's calls."""
     return str(xp.__name__) == "numpy"
+
+
+def put(xp: Any, array: Any, dtype: Any = None) -> Any:
+    """Return ``array`` on the device of the module ``xp``, without a copy if it is there."""
+    if xp is np and type(array) is not np.ndarray:
+        array = ops_for(array).host(array)
+    return xp.asarray(array, dtype)

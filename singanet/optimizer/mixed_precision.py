@@ -13,7 +13,7 @@ from singanet.base.described import Configurable
 from singanet.base.kinds import native
 from singanet.errors import ArgumentError, DataError, brief, did_you_mean, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.hyper import Scale, at, checked, in_type
+from singanet.optimizer.hyper import Scale, at, checked, in_type, put
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
 from singanet.optimizer.wrapper import Handed, StageTraits, Wrapper
@@ -89,7 +89,7 @@ class MixedPrecision(Configurable):
     def scaled(self, dy: Array) -> Array:
         """Return ``dy`` times the scale."""
         xp = ops_for(dy).xp
-        return dy * in_type(xp, xp.asarray(self._scale), dy.dtype)
+        return dy * in_type(xp, put(xp, self._scale), dy.dtype)
 
     def settle(self, name: str, value: Array) -> Array:
         """Return the float32 master of the parameter ``value``, which may be out of date.
@@ -103,7 +103,7 @@ class MixedPrecision(Configurable):
         if kept is None or kept.shape != value.shape:
             kept = self.masters[name] = value.astype("float32")
         elif ops_for(kept).xp.__name__ != xp.__name__:
-            kept = self.masters[name] = xp.asarray(kept)
+            kept = self.masters[name] = put(xp, kept)
         if root is not None and owner_of(kept) is not root:
             # The rule finds its state by the owner of the array.
             root.own(kept)
@@ -147,7 +147,7 @@ class MixedPrecision(Configurable):
 
     def _unscaled(self, array: Array) -> Array:
         xp = ops_for(array).xp
-        return array.astype("float32") / in_type(xp, xp.asarray(self._scale), np.float32)
+        return array.astype("float32") / in_type(xp, put(xp, self._scale), np.float32)
 
     def _succeeded(self) -> None:
         """Count a good step; the scale may grow."""

@@ -182,6 +182,7 @@ class Optimizer(Counted, Configurable, ABC):
 
     """
 
+    _fixed_names = True
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("learning_rate", "weight_decay")
     weight_decay: Hyper = 0.0
@@ -501,6 +502,9 @@ class Optimizer(Counted, Configurable, ABC):
         state = self.state(name)
         if root is not None:
             state.seen = weakref.ref(value)
+        if state.shape is not None and not state.is_beside(value):
+            # The net was converted or moved: `settle_on` converts and moves the arrays.
+            state.shape = None
         return state
 
     # -- the rule, for callers that apply it step by step -----------------------------------------

@@ -23,7 +23,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.ops import ops_for
-from singanet.optimizer.hyper import Scale
+from singanet.optimizer.hyper import Scale, put
 from singanet.optimizer.regularization import Constraint, Regularizer
 from singanet.params.param import ParamRoot
 from singanet.params.storage import ByArray, ServedStandIn, is_served, place_of
@@ -189,7 +189,7 @@ class ParamState:
             return
         xp = ops_for(value).xp
         laid = buckets.take(self.name, value, len(sizes)) if {*sizes} == {value.size} else None
-        loaded = [xp.asarray(array, value.dtype) for array in self.arrays]
+        loaded = [put(xp, array, value.dtype) for array in self.arrays]
         if laid is None:
             self.arrays = loaded or [xp.zeros(size, value.dtype) for size in sizes]
         else:
@@ -197,6 +197,10 @@ class ParamState:
                 place[...] = array
             self.arrays = laid
         self.shape = value.shape
+
+    def is_beside(self, value: Array) -> bool:
+        """Whether the arrays have the type of ``value`` and are on its device, or are elsewhere."""
+        return all(type(a) is type(value) and a.dtype == value.dtype for a in self.held)
 
     def resume(self, step: int, arrays: Sequence[Array], rests: float = 0.0) -> None:
         """Continue from ``step`` with the ``arrays`` of a dump, and remember their shapes."""

@@ -99,6 +99,7 @@ class Wrapper(Counted, Configurable, ABC):
 
     """
 
+    _fixed_names = True
     traits: ClassVar[StageTraits] = StageTraits()
     """What the stage reads of gradients, and needs of a step."""
     every: int = 1

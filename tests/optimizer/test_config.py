@@ -8,6 +8,7 @@ import pytest
 import singanet
 from singanet import optimizer as rules
 from singanet.base.described import Configurable
+from singanet.base.elsewhere import NoAttributeError
 from singanet.errors import ConfigError, SingaNetError, UnknownNameError
 from singanet.layers import Dense
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByLayerNorm, Optimizer, Wrapper
@@ -138,3 +139,17 @@ def test_any_of_them_is_built_where_the_kind_is_not_known():
 def test_descriptions_in_earlier_words_load(said, earlier):
     entry = {**said.to_config(), "arguments": earlier}
     assert type(said).from_config(entry).to_config() == said.to_config()
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate", "moment", "max_norms"])
+@pytest.mark.parametrize("made", [lambda: SGD(0.1), *(lambda w=w: w(SGD(0.1)) for w in WRAPPERS)])
+def test_an_attribute_that_nothing_reads_is_refused(made, name):
+    optimizer = made()
+    if name in ("lr", "learning_rate") and isinstance(optimizer, SGD):
+        setattr(optimizer, name, 0.3)
+        assert optimizer.learning_rate == 0.3
+        return
+    with pytest.raises(NoAttributeError) as refused:
+        setattr(optimizer, name, 0.3)
+    assert ("assign .optimizer." in str(refused.value)) == (name in ("lr", "learning_rate"))
+    assert not hasattr(optimizer, name)

@@ -10,10 +10,14 @@ import pytest
 
 from singanet import FeedForwardNet, load_model
 from singanet import optimizer as opt
+from singanet.device import cpu
 from singanet.executor import Executor
 from singanet.layers import Activation, BatchNormalization, Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, MixedPrecision, schedules
+from singanet.optimizer.wrapper import rule_of
+from singanet.testing import strict_device
+from tests.optimizer.rules import RULES
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((12, 8, 4)).astype(np.float32)
@@ -170,6 +174,32 @@ def test_a_net_that_is_copied_with_its_optimizer_goes_on(name, copied):
         by_step(*pair, k)
         by_step(*other, k)
     assert same(pair[0], other[0])
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("way", [by_step, by_layers, by_loop])
+@pytest.mark.parametrize("name", [*RULES, *OPTIMIZERS])
+def test_a_net_that_is_moved_or_converted_goes_on(name, way):
+    if name in ("global norm", "muon") and way is by_loop:
+        pytest.skip("it needs more of a loop than gradients")
+    made = RULES.get(name) or OPTIMIZERS[name]
+    moves = [cpu, strict_device, strict_device, cpu, strict_device]
+    layers = [Dense("fc", 5, activation="tanh", input_sample_shape=(4,)), Dense("out", 3)]
+    net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+    (moved, wide), rules = (copy.deepcopy(net) for _ in range(2)), [made() for _ in range(3)]
+    for k in range(10):
+        way(net, rules[0], k)
+        moved.to_device(moves[k % 5]())
+        way(moved, rules[1], k)
+        wide.as_type([np.float32, np.float64][k % 3 == 2])
+        way(wide, rules[2], k)
+        if k == 8:
+            arrays = [a for state in rule_of(rules[2]).states() for a in state.arrays]
+            assert {a.dtype for a in arrays} <= {wide.dtype}
+    moved.to_device(cpu())
+    for theirs in (moved, wide):
+        for ours, their in zip(net.param_values(), theirs.param_values(), strict=True):
+            np.testing.assert_allclose(their, ours, 2e-3, 2e-4)
 
 
 @pytest.mark.parametrize("way", [by_step, by_loop])
