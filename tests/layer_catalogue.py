@@ -134,7 +134,10 @@ def concrete_layers():
     return {
         name
         for name, kind in found.items()
-        if isinstance(kind, type) and issubclass(kind, layers.Layer) and kind is not layers.Layer
+        if isinstance(kind, type)
+        and issubclass(kind, layers.Layer)
+        and kind is not layers.Layer
+        and kind.__name__ == name  # else a second name
     }
 
 

@@ -41,9 +41,10 @@ def api() -> str:
     named = public_names()
     # Once, by the place that is nearest the package where there are several.
     first: dict[type, str] = {}
-    for name in sorted(named, key=lambda name: (name.count("."), name)):
-        if isinstance(named[name], type):
-            first.setdefault(named[name], name)
+    classes = {name: value for name, value in named.items() if isinstance(value, type)}
+    second = {name: name.rpartition(".")[2] != value.__name__ for name, value in classes.items()}
+    for name in sorted(classes, key=lambda name: (second[name], name.count("."), name)):
+        first.setdefault(classes[name], name)
     lines = {line for name, value in named.items() for line in _lines(name, value, first)}
     return "\n".join(sorted(lines)) + "\n"
 

@@ -257,8 +257,9 @@ def test_a_property_that_fails_says_why():
 
 def test_names_here_of_classes_elsewhere_are_there():
     rooms = [singanet.layers, singanet.loss, singanet.metric, singanet.optimizer, singanet.data]
-    rooms += [singanet, singanet.training.callbacks]
-    known = {name for room in rooms for name in dir(room)}
+    rooms += [singanet, singanet.training.callbacks, singanet.optimizer.schedules]
+    rooms += [singanet.initializer, singanet.parallel]
+    known = {name for room in rooms for name in dir(room)} | {"True"}
     for here in elsewhere._NAMES.values():
         for name in re.findall(r"\b[A-Z]\w+", here):
             assert name in known or f"{name}2D" in known, name

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from singanet.base.arguments import name_trouble
 from singanet.base.described import CheckedType, checked_call
+from singanet.base.elsewhere import expect_no_words
 from singanet.base.kinds import snake_case
 from singanet.base.terms import OPEN
 from singanet.base.tracebacks import entry_point
@@ -483,8 +484,9 @@ class GraphBuilder(metaclass=CheckedType):
     # -- symbols ----------------------------------------------------------------------------
 
     @entry_point
-    def __call__(self, *inputs: Any) -> Symbol:
+    def __call__(self, *inputs: Any, **words: Any) -> Symbol:
         """Apply the net, which needs a name, to symbols, as if it were a layer."""
+        expect_no_words("net(...)", words)
         if not any(isinstance(each, Symbol) for each in inputs):
             raise ArgumentError(
                 "net(...)",
@@ -649,6 +651,13 @@ def told_apart(first: Any, loss: Any) -> tuple[Sequence[Any] | None, Loss | None
 def _checked_loss(given: Any, expected: str) -> Loss:
     # A user's own loss need not be a subclass of `Loss`.
     alone = isinstance(given, (Layer, GraphBuilder))
+    if isinstance(given, Symbol):
+        raise ArgumentError(
+            _WHERE,
+            expected=expected,
+            received="a Symbol",
+            advice="write FeedForwardNet(inputs=x, outputs=y)",
+        )
     if (
         alone
         or isinstance(given, type)
@@ -669,12 +678,15 @@ def _checked_loss(given: Any, expected: str) -> Loss:
 def checked_metric(metric: Any) -> Metric | None:
     """Return ``metric``. Errors: `ArgumentError` if it cannot measure, or is a loss."""
     good = hasattr(metric, "evaluate") and not hasattr(metric, "backward")
+    symbols = metric if isinstance(metric, (list, tuple)) else [metric]
     if metric is not None and (isinstance(metric, type) or not good):
         raise ArgumentError(
             f"{_WHERE}, argument metric",
             expected="a metric such as Accuracy(), or None",
             received=_kind(metric),
-            advice="pass losses by name: FeedForwardNet([...], loss=..., metric=...)",
+            advice="write FeedForwardNet(inputs=x, outputs=y)"
+            if any(isinstance(each, Symbol) for each in symbols)
+            else "pass losses by name: FeedForwardNet([...], loss=..., metric=...)",
         )
     found: Metric | None = metric
     return found

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         LayerNorm,
         RMSNorm,
     )
+    from singanet.layers.normalization import LayerNorm as LayerNormalization
     from singanet.layers.pooling import (
         AdaptiveAvgPooling1D,
         AdaptiveAvgPooling2D,
@@ -104,6 +105,12 @@ if TYPE_CHECKING:
         Resize,
         Upsampling2D,
     )
+    from singanet.layers.pooling import AvgPooling1D as AveragePooling1D
+    from singanet.layers.pooling import AvgPooling2D as AveragePooling2D
+    from singanet.layers.pooling import AvgPooling3D as AveragePooling3D
+    from singanet.layers.pooling import GlobalAvgPooling1D as GlobalAveragePooling1D
+    from singanet.layers.pooling import GlobalAvgPooling2D as GlobalAveragePooling2D
+    from singanet.layers.pooling import GlobalAvgPooling3D as GlobalAveragePooling3D
     from singanet.layers.reducing import Expand, Gather, Reduce, RepeatVector, TopIndices
     from singanet.layers.rnn import (
         GRU,
@@ -128,6 +135,7 @@ if TYPE_CHECKING:
         Split,
         StopGradient,
     )
+    from singanet.layers.shapes import Concat as Concatenate
     from singanet.types import Traits
 
 __all__ = [
@@ -146,6 +154,9 @@ __all__ = [
     "Add",
     "AlphaDropout",
     "Average",
+    "AveragePooling1D",
+    "AveragePooling2D",
+    "AveragePooling3D",
     "AvgPooling1D",
     "AvgPooling2D",
     "AvgPooling3D",
@@ -156,6 +167,7 @@ __all__ = [
     "Clip",
     "Compare",
     "Concat",
+    "Concatenate",
     "Context",
     "Conv1D",
     "Conv1DTranspose",
@@ -179,6 +191,9 @@ __all__ = [
     "GatedUnit",
     "Gather",
     "GaussianNoise",
+    "GlobalAveragePooling1D",
+    "GlobalAveragePooling2D",
+    "GlobalAveragePooling3D",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
     "GlobalAvgPooling3D",
@@ -192,6 +207,7 @@ __all__ = [
     "L2Norm",
     "Layer",
     "LayerNorm",
+    "LayerNormalization",
     "LogSoftmax",
     "Masking",
     "MatMul",

@@ -95,7 +95,9 @@ class Activation(Layer):
                 f"layer {name!r}, argument mode",
                 expected=one_of(ACTIVATIONS),
                 received=brief(mode),
-                advice=did_you_mean(str(mode), ACTIVATIONS, "choose a listed name"),
+                advice=did_you_mean(
+                    getattr(mode, "__name__", str(mode)), ACTIVATIONS, "choose a listed name"
+                ),
             )
         if alpha is not None and mode not in _WITH_ALPHA:
             raise ArgumentError(

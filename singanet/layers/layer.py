@@ -24,7 +24,7 @@ from singanet.base.described import (
     passed_up,
     shown,
 )
-from singanet.base.elsewhere import is_library
+from singanet.base.elsewhere import expect_no_words, is_library
 from singanet.base.kinds import snake_case
 from singanet.base.tracebacks import entry_point
 from singanet.errors import (
@@ -484,12 +484,14 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         return in_shape
 
     @entry_point
-    def __call__(self, *inputs: Any) -> Symbol:
+    def __call__(self, *inputs: Any, **words: Any) -> Symbol:
         """Return the output for symbols; a tuple of them for a layer with several outputs.
 
         Several inputs may be arguments or one list. A layer that is called twice shares its
-        parameters. Errors: anything but symbols, or shapes that the layer refuses.
+        parameters. Errors: anything but symbols, arguments by name, or shapes that the layer
+        refuses.
         """
+        expect_no_words(f"layer {self.name!r}", words)
         return apply(self, inputs)
 
     def _called(self, depth: float, room: float) -> str:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count
+from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
@@ -121,6 +122,9 @@ class Symbol:
         self.kind = _kind_of(call)
         """ "integers" or "floats", "any" where it is not known before the net is whole."""
         self.mask: Symbol | None = None
+
+    if not TYPE_CHECKING:  # else type checkers accept any attribute
+        __getattr__ = missing_attribute
 
     def __add__(self, other: Any) -> Symbol:
         return _computed("+", self, other)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet, Input, layers
+from singanet import FeedForwardNet, Input, layers, loss, metric, optimizer
 from singanet import functional as F
+from singanet.errors import ArgumentError
 from singanet.layers import Activation, Conv2D, Dense, Flatten, Pad, Softmax
 from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy, from_function
 from singanet.metric import Accuracy
@@ -225,6 +226,126 @@ def check_largest():
     close(drawn(i), indices)
     close(drawn(lambda a: layers.Gather("g", -1)(a, i(a))), values)
     close(drawn(layers.TopIndices("j", 1, 1)), ops.argmax(X, 1, keepdims=True))
+
+
+@what("`layers.LayerNormalization`")
+def check_second_names():
+    second = {
+        "AveragePooling": layers.AvgPooling2D,
+        "Concatenate": layers.Concat,
+        "GlobalAveragePooling": layers.GlobalAvgPooling2D,
+        "LayerNormalization": layers.LayerNorm,
+    }
+    for name, ours in second.items():
+        theirs = [name] if hasattr(kl, name) else [f"{name}{axes}D" for axes in (1, 2, 3)]
+        for full in theirs:
+            assert hasattr(kl, full)
+            number = full.removeprefix(name)[:1]
+            kind = getattr(layers, ours.__name__.replace("2", number) if number else ours.__name__)
+            assert getattr(layers, full) is kind
+    image = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+    pooled = layers.GlobalAveragePooling1D(data_format="channels_last")
+    close(drawn(pooled, image), kl.GlobalAveragePooling1D()(image))
+    with pytest.raises(TypeError, match=r"write Concat\(axis"):
+        layers.Concatenate()
+
+
+@what("`layers.ReLU()`")
+def check_relus():
+    close(drawn(Activation("relu")), kl.ReLU()(X))
+    slope = Activation("leaky_relu", alpha=0.2)
+    close(drawn(slope), kl.LeakyReLU(negative_slope=0.2)(X))
+    close(drawn(Softmax(axis=-1)), kl.Softmax()(X))
+
+
+@what("`layers.add([a, b])`")
+def check_merged():
+    close(drawn(lambda a: layers.Add()(a, -2 * a)), kl.add([X, -2 * X]))
+    close(drawn(lambda a: layers.Concatenate(axis=-1)(a, a)), kl.concatenate([X, X]))
+    close(drawn(lambda a: 2 * a), kl.Lambda(lambda x: 2 * x)(X))
+
+
+@what("`MultiHeadAttention(2, 4)(query=a")
+def check_calls_of_attention():
+    a, b, mask = Input("a", (3, 4)), Input("b", (5, 4)), Input("mask", (3, 5))
+    crossed = layers.MultiHeadAttention("m", 2, 4, mask="boolean")(a, b, mask)
+    causal = layers.MultiHeadAttention("c", 2, 4, causal=True)(a)
+    x, y = kl.Input((3, 4)), kl.Input((5, 4))
+    z = kl.Input((3, 5), dtype="bool")
+    one, two = kl.MultiHeadAttention(2, 4), kl.MultiHeadAttention(2, 4)
+    there = keras.Model([x, y, z], [one(x, y, attention_mask=z), two(x, x, use_causal_mask=True)])
+    here = FeedForwardNet(inputs=[a, b, mask], outputs=[crossed, causal], seed=0)
+    there.save_weights("attention.weights.h5")
+    assert here.load("attention.weights.h5").complete
+    rng = np.random.default_rng(0)
+    feed = [rng.normal(size=(2, n, 4)).astype(np.float32) for n in (3, 5)]
+    feed.append(rng.random((2, 3, 5)) < 0.7)
+    for ours, theirs in zip(here.predict(feed).values(), there(feed), strict=True):
+        close(ours, theirs)
+    for words in ({"query": a}, {"attention_mask": mask}, {"use_causal_mask": True}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(words))}=; pass"):
+            layers.MultiHeadAttention(2, 4)(a, **words)
+
+
+@what("a learned position added")
+def check_positions():
+    x = np.zeros((2, 3, 4), np.float32)
+    net = FeedForwardNet([layers.PositionEmbedding(input_shape=(3, 4))], seed=0)
+    table = kl.Embedding(3, 4)
+    table.build()
+    table.set_weights(net.param_values())
+    close(net.predict(x)[0], table(ops.arange(3)))
+
+
+@what("`ops.one_hot(i, 5)`")
+def check_functions_in_other_words():
+    def one_hot(i):
+        return F.equal(F.expand_dims(i, -1), np.arange(5))
+
+    ids = Input("ids", (), dtype="int64")
+    net = FeedForwardNet(inputs=ids, outputs=one_hot(ids))
+    close(net.predict(LABELS), ops.one_hot(LABELS, 5))
+    close(drawn(lambda a: F.sqrt(F.sum(F.square(a), 1))), ops.norm(X, axis=1))
+    close(drawn(lambda a: F.sqrt(F.var(a, 1))), ops.std(X, 1))
+    close(drawn(layers.TopIndices("i", 1, 1))[:, 0], ops.argmax(X, 1))
+
+
+@what("`ops.sin(a)`")
+def check_functions_that_are_layers():
+    close(drawn(layers.Operation(mode="sin")), ops.sin(X))
+    given = ops.convert_to_tensor(X)
+    close(drawn(Activation("gelu")), ops.gelu(given, approximate=False))
+    close(drawn(layers.StopGradient()), ops.stop_gradient(given))
+    close(drawn(lambda a: a * np.ones(5)), X * np.asarray(ops.ones(5)))
+    for name, said in {"sin": "Operation", "gelu": "Activation", "stop_gradient": "Stop"}.items():
+        with pytest.raises(AttributeError, match=f"write singanet.layers.{said}"):
+            getattr(F, name)
+
+
+ROOMS = {
+    layers: keras.layers,
+    loss: keras.losses,
+    metric: keras.metrics,
+    optimizer: keras.optimizers,
+    optimizer.schedules: keras.optimizers.schedules,
+    callbacks: keras.callbacks,
+    singanet.initializer: keras.initializers,
+}
+OLDER = ("Convolution", "SeparableConvolution", "Cropping")  # the nearest name is right
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_each_class_of_keras_is_here_or_its_error_tells_what_is(room):
+    for name, kind in vars(ROOMS[room]).items():
+        if not isinstance(kind, type) or name[0].islower() or name.startswith(OLDER):
+            continue
+        if hasattr(room, name):
+            continue
+        with pytest.raises(AttributeError) as caught:
+            getattr(room, name)
+        advice = str(caught.value).rpartition("; ")[2]
+        assert "did you mean" not in advice, (name, advice)
+        assert "see its __all__" not in advice, name
 
 
 @what('`"log_softmax"`')
