@@ -628,15 +628,38 @@ def test_orders_are_found_and_undone_and_nothing_else(shape, made):
         assert order_of(np.ascontiguousarray(other).view(np.uint8), size) is None
 
 
-def test_an_array_goes_only_if_all_of_it_comes_back():
+@pytest.mark.parametrize("sample", [False, True])
+def test_an_array_goes_only_if_all_of_it_comes_back(sample):
     constant = ConstantArray(np.arange(24, dtype=np.float32).reshape(4, 6))
     for transposed in ([0, 2, 1, *range(3, 24)], range(24)):
-        numbers = numbered(24).view(np.float32)[transposed].view(np.uint8)
+        order = order_of(numbered(24).view(np.float32)[transposed].view(np.uint8), 24)
         memory = constant.lend().reshape(-1)[transposed].view(np.uint8)
-        constant.found(memory, numbers)
+        assert order is not None
+        # The first elements of each loop look like an order in both cases.
+        assert constant.found(memory, order, sample) == (transposed == range(24))
         constant.let_go()
     assert [array is not None for array in constant.arrays] == [True]
     np.testing.assert_array_equal(constant.lend(), np.arange(24).reshape(4, 6))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_sample_of_blocks_is_compared(padded):
+    width = 5 if padded else 4
+    array = np.arange(1, 1 + 12 * width, dtype=np.float32).reshape(12, width)
+    rows = np.zeros((12, 8 if padded else 4), np.float32)
+    rows[:, :width] = array
+    blocks = rows.reshape(12, -1, 4).swapaxes(0, 1)
+    numbers = np.zeros_like(rows)
+    numbers[:, :width] = numbered(array.size).view(np.float32).reshape(array.shape)
+    order = order_of(np.ascontiguousarray(numbers.reshape(12, -1, 4).swapaxes(0, 1)).view(np.uint8)
+                     .reshape(-1), array.size)  # fmt: skip
+    assert order is not None
+    assert order.is_padded == padded
+    for wrong in (False, True):
+        memory = blocks.reshape(-1).copy()
+        memory[-9 if padded else -1] += wrong
+        for holds in (order.orders, order.orders_sample):
+            assert holds(array.reshape(-1), memory) != wrong
 
 
 # -- shapes, inputs, threads ----------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.heap import address
+from singanet.base.heap import address, lasting
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import root_of
 from singanet.engine.fusion import FUSIONS, Fusion, fusions_of, is_relu, rewritten
@@ -39,6 +39,9 @@ _FIRST = 0x3F000000
 
 _CHUNK = 1 << 16
 
+_SAMPLE = 1 << 12
+"""Elements that are compared if others were computed by the same kernel."""
+
 
 @dataclass(frozen=True)
 class LoopNest:
@@ -52,12 +55,39 @@ class LoopNest:
     strides: tuple[int, ...]
     axes: tuple[tuple[int, int], ...]
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether zeros follow the elements along an axis."""
+        return any(extent != filled for extent, filled in self.axes)
+
     def array(self, memory: Array) -> Array:
         """The elements in their original order, from ``memory`` in this order."""
         whole = np.zeros([filled for _, filled in self.axes], memory.dtype)
-        bytes_apart = [stride * whole.itemsize for stride in self.strides]
-        as_strided(whole, self.counts, bytes_apart)[...] = memory.reshape(self.counts)
+        self._of(whole)[...] = memory.reshape(self.counts)
         return np.ascontiguousarray(whole[tuple(slice(n) for n, _ in self.axes)]).reshape(-1)
+
+    def orders(self, array: Array, memory: Array) -> bool:
+        """Whether ``memory`` has the elements of ``array`` in this order."""
+        if self.is_padded:
+            return np.array_equal(self.array(memory), array)
+        return np.array_equal(self._of(array), memory.reshape(self.counts))
+
+    def orders_sample(self, array: Array, memory: Array) -> bool:
+        """Whether some thousand elements of ``memory`` are those of ``array`` in this order."""
+        at = np.linspace(0, memory.size - 1, _SAMPLE).astype(np.intp)
+        loops = zip(np.unravel_index(at, self.counts), self.strides, strict=True)
+        indices = np.unravel_index(
+            sum(index * stride for index, stride in loops), [filled for _, filled in self.axes]
+        )
+        extents = tuple(extent for extent, _ in self.axes)
+        inside = np.logical_and.reduce([i < n for i, n in zip(indices, extents, strict=True)])
+        places = np.ravel_multi_index(tuple(index[inside] for index in indices), extents)
+        return np.array_equal(array[places], memory[at[inside]])
+
+    def _of(self, array: Array) -> Array:
+        """A view of the padded array in this order."""
+        bytes_apart = [stride * array.itemsize for stride in self.strides]
+        return as_strided(array, self.counts, bytes_apart)
 
 
 def numbered(size: int) -> Array:
@@ -136,7 +166,7 @@ class ConstantArray(ParamStorage):
     `let_go` drops it, and the next access restores it. A ``pinned`` array is read as it is.
     """
 
-    __slots__ = ("_laid_out", "_like", "_order", "array", "pinned")
+    __slots__ = ("_has_nan", "_laid_out", "_like", "_order", "array", "pinned")
 
     takes = ()
     place = "in memory"
@@ -147,6 +177,7 @@ class ConstantArray(ParamStorage):
         self._like = np.empty(0, np.float32)
         self._laid_out: Array | None = None
         self._order: LoopNest | None = None
+        self._has_nan: bool | None = None
         self.pinned = False
         if array is not None:
             self.replace("", array)
@@ -165,7 +196,14 @@ class ConstantArray(ParamStorage):
         array = np.ascontiguousarray(array)
         array.flags.writeable = False
         self._like = np.broadcast_to(np.empty((), array.dtype), array.shape)
-        self.array = array
+        self.array, self._has_nan = array, None
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether an element is NaN."""
+        if self._has_nan is None:
+            self._has_nan = bool(np.isnan(self.lend()).any())
+        return self._has_nan
 
     def lend(self) -> Array:
         """The array, restored from a program's order if necessary."""
@@ -192,14 +230,22 @@ class ConstantArray(ParamStorage):
         """Whether the array, in its original order, has one of these ids."""
         return self.array is not None and id(root_of(self.array)) in roots
 
-    def found(self, memory: Array, numbers: Array) -> None:
-        """Note that ``memory`` may have the elements in the order given by ``numbers``."""
-        order = None if self._laid_out is not None else order_of(numbers, self._like.size)
-        if order is not None:
-            laid_out, bits = memory.view(self.dtype), np.dtype(np.uint32)
-            again = order.array(laid_out).view(bits)
-            if np.array_equal(again, self.lend().view(bits).reshape(-1)):
-                self._laid_out, self._order = laid_out, order
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether a program has the elements in another order."""
+        return self._laid_out is not None
+
+    def found(self, memory: Array, order: LoopNest, sample: bool = False) -> bool:
+        """Note that ``memory`` has the elements in ``order``; return False if it has not.
+
+        All bits are compared, or a ``sample`` if the same kernel left others in this order.
+        """
+        bits, laid_out = np.dtype(np.uint32), memory.view(self.dtype)
+        holds = order.orders_sample if sample else order.orders
+        if not holds(self.lend().view(bits).reshape(-1), laid_out.view(bits)):
+            return False
+        self._laid_out, self._order = laid_out, order
+        return True
 
     def let_go(self) -> None:
         """Drop the array if it can be restored; for a pinned array drop the other order."""
@@ -399,6 +445,8 @@ class Constants:
         self._made: weakref.WeakValueDictionary[tuple[int, int], Array] = (
             weakref.WeakValueDictionary()
         )
+        # The orders in which kernels leave elements of a layout; None if there is none.
+        self.orders: dict[tuple[Any, int], LoopNest | None] = {}
         self.lock = free_in_children(threading.RLock())
 
     def named(self) -> dict[str, Param]:
@@ -407,11 +455,12 @@ class Constants:
 
     def contain_nan(self) -> bool:
         """Whether any constant contains NaN."""
-        return any(np.isnan(each.value).any() for each in self.all)
+        return any(array_of(each).has_nan for each in self.all)
 
     def shared(self, made: Array) -> Array:
         """``made``, or an array with the same bytes that an earlier program made."""
-        key = len(made), zlib.crc32(made.data)
+        # A sample: `array_equal` compares the arrays if it is equal.
+        key = len(made), zlib.crc32(made[:: max(1, len(made) >> 12)].tobytes())
         found = self._made.get(key)
         if found is not None and np.array_equal(found, made):
             return found
@@ -451,7 +500,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     read = {ref for call in tape.calls for ref in refs_of(call)}
     for token in {ref.token for ref in read if made.has(ref.token)}:
         made.memory[token] = constants.shared(made.memory[token])
-        _find_order(tape, calls, writers, token, given, made)
+        _find_order(tape, calls, writers, token, given, made, constants.orders)
         tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
     # Arrays that only those calls have read are dropped.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
@@ -488,7 +537,7 @@ class _ConstantMemory:
 
 def _aligned(nbytes: int) -> Array:
     # Zeros, since calls may not write the padding.
-    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    raw = lasting((nbytes + ALIGNMENT,), np.uint8)
     start = -address(raw) % ALIGNMENT
     # An array of the aligned part, which weak references can refer to.
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
@@ -520,10 +569,41 @@ def _find_order(
     token: int,
     given: Mapping[int, ConstantArray],
     made: _ConstantMemory,
+    orders: dict[tuple[Any, int], LoopNest | None],
 ) -> None:
-    """Note the order of a constant whose numbers alone are in ``token``, if there is one."""
+    """Note the order of a constant whose numbers alone are in ``token``, if there is one.
+
+    ``orders`` are the possible ones by kernels and layouts.
+    """
+    mine, needed = _calls_behind(token, calls, writers)
+    sources = [given[number] for number in needed if number in given]
+    if len(sources) != 1 or sources[0].is_laid_out:
+        return
+    constant = sources[0]
+    too_small = tape.tokens[token].nbytes < constant.lend().nbytes
+    if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
+        return
+    size = constant.lend().size
+    # Calls of one kernel on arrays of one layout move elements in the same way.
+    layouts = tuple((call.function, *(ref[1:] for ref in refs_of(call))) for call in mine)
+    known = (layouts, size) in orders
+    if not known:
+        source = next(number for number in needed if number in given)
+        other = _ConstantMemory(tape, {source: numbered(size)})
+        for call in mine:
+            other.run(call)
+        orders[layouts, size] = order_of(other.memory[token], size)
+    order = orders[layouts, size]
+    if order is not None and not constant.found(made.memory[token], order, known) and not known:
+        orders[layouts, size] = None
+
+
+def _calls_behind(
+    token: int, calls: Sequence[Call], writers: Mapping[int, Sequence[int]]
+) -> tuple[list[Call], set[int]]:
+    """The calls whose results ``token`` depends on, in order, and all tokens that they read."""
     needed, mine = {token}, list[Call]()
-    # The calls that matter, the last one first, each perhaps several times.
+    # The last call first, each perhaps several times.
     later = [-number for number in writers.get(token, ())]
     heapify(later)
     last = len(calls)
@@ -539,17 +619,7 @@ def _find_order(
                 for earlier in writers.get(read, ()):
                     if earlier < number:
                         heappush(later, -earlier)
-    sources = [number for number in needed if number in given]
-    if len(sources) != 1:
-        return
-    constant = given[sources[0]]
-    too_small = tape.tokens[token].nbytes < constant.lend().nbytes
-    if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
-        return
-    other = _ConstantMemory(tape, {sources[0]: numbered(constant.lend().size)})
-    for call in reversed(mine):
-        other.run(call)
-    constant.found(made.memory[token], other.memory[token])
+    return mine[::-1], needed
 
 
 def _of_constants(tape: Tape, constant: Collection[int]) -> list[Call]:
