@@ -30,7 +30,7 @@ from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
-from singanet.ops.llvm import LlvmOps, depthwise, kernels, winograd
+from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, winograd
 from singanet.ops.llvm.plans import CompiledPlan, PythonCrew, shared
 from singanet.ops.threads import set_threads
 from singanet.ops.window import Window
@@ -673,3 +673,22 @@ def test_nets_with_layers_and_callbacks_of_users_train_as_with_numpys_kernels(mo
     # Weights have moved by some 1e-3. Rounding decides the gradients at near maxima and near zero.
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("outputs", [256, 288, 528, 250])
+def test_products_of_a_decoder_by_one_loop_over_a_matrix(ops, rows, outputs, monkeypatch):
+    """Lines of groups of vectors, of pairs, of single ones and of a rest; cut to the same bits."""
+    ops.few = True
+    x, weight = draw(rows, 300), draw(300, outputs, seed=1)
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        ops.trim(prepared=True)
+        assert few.affine.fits(ops, x, weight)
+        out = np.full((rows, outputs), np.nan, np.float32)
+        found.append(few.affine.run(ops, x, weight, out=out))
+        assert found[-1] is out
+    np.testing.assert_allclose(found[0], x.astype("f8") @ weight, rtol=1e-4, atol=1e-4)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

@@ -15,13 +15,14 @@ _CHAINS = 4
 """Sums of a row that hide each other's latency."""
 
 
-def rows_product(rows: int, transposed: bool) -> Code:
+def rows_product(rows: int, transposed: bool, together: int = 0) -> Code:
     """Write a function that multiplies ``rows`` rows by a matrix (inputs, outputs) in C order.
 
     Its pointers: matrix, products, rows. Its integers: inputs, outputs and the range of vectors of
-    outputs; of a ``transposed`` matrix (outputs, inputs) the range of outputs.
+    outputs; of a ``transposed`` matrix (outputs, inputs) the range of outputs. If all lines consist
+    of ``together`` vectors, the range is in units of these.
     """
-    code = Code(f"rows_{rows}_{transposed}", pointers=3, numbers=4)
+    code = Code(f"rows_{rows}_{transposed}_{together}", pointers=3, numbers=4)
     matrix, y, x, inputs, outputs, first, last = code.arguments
     if transposed:
         with code.each(first, last) as line:
@@ -32,9 +33,41 @@ def rows_product(rows: int, transposed: bool) -> Code:
                 place = code.times(code.sum(code.times(outputs, row), line), FLOAT)
                 code.store_some(total, y, place, code.first(1))
         return code
+    if together:
+        _add_lines(code, rows, together)
+        return code
     with code.each(0, inputs) as line:
         _add_line(code, line, rows)
     return code
+
+
+def _add_lines(code: Code, rows: int, together: int) -> None:
+    """Add all lines, in one loop: at the end of each line a loop of its own would stop reading."""
+    matrix, y, x, inputs, outputs, first, last = code.arguments
+    step = _VECTOR * together
+    begin, end = code.times(first, step), code.times(last, step)
+    with code.each(begin, end, _VECTOR) as at:
+        for row in range(rows):
+            code.store(code.number(0.0), y, code.sum(code.times(outputs, row, FLOAT), at))
+    skipped = code.less(code.times(outputs, FLOAT), code.less(end, begin))
+    turns = code.times(inputs, code.less(last, first))
+    # The places in the matrix, in a line of products, and in a row.
+    places = {"matrix": begin, "line": begin, "row": code.sum(0)}
+    with code.each(0, turns, kept=places):
+        here, line, at = (places[key] for key in ("matrix", "line", "row"))
+        code.fetch(matrix, here, step)
+        some = [code.floats(matrix, code.sum(here, _VECTOR * k)) for k in range(together)]
+        for row in range(rows):
+            factor = code.all_of(x, code.sum(code.times(inputs, row, FLOAT), at))
+            start = code.sum(code.times(outputs, row, FLOAT), line)
+            for k, numbers in enumerate(some):
+                place = code.sum(start, _VECTOR * k)
+                code.store(code.add_product(code.floats(y, place), factor, numbers), y, place)
+        following = code.sum(line, step)
+        ends = code.same(following, end)
+        places["matrix"] = code.sum(here, step, code.choose(ends, skipped, code.sum(0)))
+        places["line"] = code.choose(ends, begin, following)
+        places["row"] = code.sum(at, code.choose(ends, code.sum(FLOAT), code.sum(0)))
 
 
 def _add_line(code: Code, line: Value, rows: int) -> None:

@@ -17,6 +17,8 @@ BLOCK = 32
 """Rows with partial sums of their own, so that sums stay short and in a near cache."""
 FORWARD, BACKWARD = 3, 5
 """Vectors repeated along a row by a kernel, for the channel at each place."""
+TOGETHER = 4, 2, 1
+"""Vectors of a line of a matrix that a turn of a loop over few rows may read."""
 _LEAST_PART = 1 << 16
 """Least floats of a part: some 20 microseconds."""
 

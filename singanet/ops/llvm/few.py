@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.sizes import LANES
+from singanet.ops.compiled.sizes import LANES, TOGETHER
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
@@ -78,18 +78,20 @@ def _few_product(
     crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
 ) -> CompiledPlan:
     """Operands: the matrix, the products, the rows."""
-    parts = outputs if transposed else -(-outputs // LANES)
+    vectors, rest = divmod(outputs, LANES)
+    together = 0 if transposed or rest else next(k for k in TOGETHER if vectors % k == 0)
+    parts = outputs if transposed else vectors // together if together else vectors + 1
     stages = shared((inputs, outputs), (parts,), crew.threads)
-    function = _few_function(rows, transposed)
+    function = _few_function(rows, transposed, together)
     return CompiledPlan(crew, function, stages, reads=(0, 2), writes=(1,))
 
 
 @cache
-def _few_function(rows: int, transposed: bool) -> CompiledFunction:
+def _few_function(rows: int, transposed: bool, together: int) -> CompiledFunction:
     from singanet.ops.compiled import engine
     from singanet.ops.compiled import rows as of_rows
 
-    return engine.known(of_rows.rows_product, rows, transposed)
+    return engine.known(of_rows.rows_product, rows, transposed, together)
 
 
 _VECTORS = 16
