@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # else when they are asked for
     from singanet.loss.contrastive import InfoNCE, MultipleNegativesRanking
     from singanet.loss.ctc import CTC
     from singanet.loss.functions import from_function
-    from singanet.loss.head_loss import HeadLoss, MultiLoss
+    from singanet.loss.head_loss import HeadLoss, MultiLoss, TokenLogProbabilities
     from singanet.loss.loss import Loss
     from singanet.loss.preference import DPO, KTO, ORPO, RewardRanking
     from singanet.loss.regression import (
@@ -67,6 +67,7 @@ __all__ = [
     "SoftmaxCrossEntropy",
     "SoftmaxFocal",
     "SquaredError",
+    "TokenLogProbabilities",
     "TripletMargin",
     "Tversky",
     "from_function",

@@ -29,7 +29,7 @@ from singanet.loss.classification import SoftmaxCrossEntropy
 from singanet.loss.loss import Loss, class_labels, counted, reciprocal, spread
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import widened
-from singanet.types import Array, GivenShapes, Shapes, Traits
+from singanet.types import Array, GivenShapes, Shape, Shapes, Traits
 
 
 class RowMetric(Protocol):
@@ -138,6 +138,56 @@ class HeadLoss(Layer):
         return [batch.dx, *(None for _ in x[1:])], batch.grads
 
 
+class TokenLogProbabilities(HeadLoss):
+    """A layer that computes the log-probability of each token by a head, block by block.
+
+    Inputs are features (N, T, D) and tokens (N, T), integers; the output (N, T), float32 for
+    float16, is log softmax(head(features)) at the tokens. Blocks are as in `HeadLoss`, so that the
+    scores of a large vocabulary are never whole. Errors: as for `HeadLoss`.
+
+    Args:
+        name: The name of the layer.
+        head: A `Dense`, also inside `TimeDistributed`. Its parameters are the layer's parameters; a
+            net that contains the same layer shares them, for predictions.
+        input_shape: The sample shapes of the inputs, if the layer is the first one.
+
+    Examples:
+        >>> x, y = singanet.Input("x", (5, 64)), singanet.Input("y", (5,), dtype="int64")
+        >>> head = singanet.layers.Dense("head", 9)
+        >>> singanet.loss.TokenLogProbabilities("logs", head)(x, y).shape
+        (5,)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        head: Dense | TimeDistributed,
+        input_shape: GivenShapes | None = None,
+    ) -> None:
+        super().__init__(name, head, input_shape=input_shape)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Features (T, D) and tokens (T) → (T)."""
+        if not isinstance(in_shapes, list) or len(in_shapes) != 2:
+            raise self.shape_error("features and tokens", str(in_shapes), "")
+        super().setup(in_shapes)
+        positions: Shape = in_shapes[0][:-1]
+        return positions
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """Return the log-probabilities (N, T)."""
+        ctx.save(x=x)
+        batch = HeadBatch(self, ctx, *x)
+        return batch.ops.negative(batch.by_rows()).reshape(batch.positions)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """Return the gradients of features and parameters, and None for the tokens."""
+        batch = HeadBatch(self, ctx, *ctx.saved["x"])
+        factors = ctx.ops.negative(widened(dy)).reshape(-1)
+        batch.differentiate_rows(factors, ctx.needs_input_grad, ctx._needs_param_grads)
+        return [batch.dx, None], batch.grads
+
+
 class HeadBatch:
     """A batch of a `HeadLoss`: rows, labels, weights and the results.
 
@@ -189,11 +239,19 @@ class HeadBatch:
 
     def losses(self) -> Array:
         """Return the losses of the samples, (N,)."""
-        return self._of_samples([losses for losses, *_ in self._scored()])
+        return self._of_samples(self.by_rows())
+
+    def by_rows(self) -> Array:
+        """Return the losses of all rows, (R,)."""
+        return self._joined([losses for losses, *_ in self._scored()])
 
     def differentiate(self, dy: Array, sends_on: bool, trained: bool) -> Array:
         """Return `losses`, and compute the gradients of features and parameters if requested."""
-        ops, factors = self.ops, self._factors(dy)
+        return self._of_samples(self.differentiate_rows(self._factors(dy), sends_on, trained))
+
+    def differentiate_rows(self, factors: Array, sends_on: bool, trained: bool) -> Array:
+        """Return `by_rows`, and compute the gradients of Σ factor · loss over the rows."""
+        ops = self.ops
         weight = self.params["weight"]
         if sends_on:
             self.dx = ops.empty(self.rows.shape, self.rows)
@@ -216,7 +274,7 @@ class HeadBatch:
             self.dx = None if self.dx is None else self.dx.astype("float16")
             for suffix in self.grads:
                 self.grads[suffix] = self.grads[suffix].astype("float16")
-        return self._of_samples(found)
+        return self._joined(found)
 
     def _add(self, x: Array, dy: Array) -> None:
         """Add the gradients of a block to the gradients of the parameters."""
@@ -245,8 +303,10 @@ class HeadBatch:
             # This frame has no reference to the block while the caller uses it.
             yield *made.pop(), labels, part
 
-    def _of_samples(self, found: list[Array]) -> Array:
-        losses = self.ops.concat(found, 0) if found else self.ops.zeros((0,), self.rows)
+    def _joined(self, found: list[Array]) -> Array:
+        return self.ops.concat(found, 0) if found else self.ops.zeros((0,), self.rows)
+
+    def _of_samples(self, losses: Array) -> Array:
         if self.there is not None:
             losses = self.ops.where(self.there, losses, 0)
         return self.loss.averaged(self.ops, losses.reshape(self.positions), self.count, self.weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,9 @@ _CHOSEN = "log-probabilities of the chosen and the rejected answer"
 
 class PreferenceLoss(Loss):
     """The base class of losses whose outputs have a reward for each answer."""
+
+    columns: ClassVar[int] = 2
+    """The number of outputs."""
 
     def rewards(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array | None]:
         """Return the rewards (B, 2) of chosen and rejected answers.
@@ -54,7 +57,7 @@ class DPO(PreferenceLoss):
         self.label_smoothing = checked_smoothing("DPO", label_smoothing)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        _expect_columns("DPO", x, 2, _CHOSEN)
+        _expect_columns(self, x, _CHOSEN)
         off = x - real_targets("DPO", x, y)
         return _logistic(ops, self.beta * (off[:, 0] - off[:, 1]), 1.0 - self.label_smoothing)
 
@@ -85,6 +88,7 @@ class ORPO(PreferenceLoss):
         0.532
     """
 
+    columns = 3
     _compares_samples = True
 
     def __init__(self, beta: float = 0.1, reduction: str = "mean") -> None:
@@ -92,7 +96,7 @@ class ORPO(PreferenceLoss):
         self.beta = checked_positive("ORPO(beta=)", beta)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        _expect_columns("ORPO", x, 3, f"{_CHOSEN}, and of the prompt")
+        _expect_columns(self, x, f"{_CHOSEN}, and of the prompt")
         y = real_targets("ORPO", x, y)
         ops.check(partial(_expect_counts, "ORPO"), y)
         means = ops.minimum(x[:, :2] / y[:, :2], 0)
@@ -164,7 +168,7 @@ class KTO(PreferenceLoss):
         )
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        _expect_columns("KTO", x, 2, "log-probabilities of own and of other answers")
+        _expect_columns(self, x, "log-probabilities of own and of other answers")
         if y.shape != (len(x), 3):
             raise ShapeError(
                 "KTO",
@@ -208,7 +212,7 @@ class RewardRanking(PreferenceLoss):
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        _expect_columns("RewardRanking", x, 2, "scores of the chosen and the rejected answer")
+        _expect_columns(self, x, "scores of the chosen and the rejected answer")
         margin = real_targets("RewardRanking", x[:, 0], y)
         return _logistic(ops, x[:, 0] - x[:, 1] - margin, 1.0)
 
@@ -230,11 +234,11 @@ def _opposed(ops: Ops, dz: Array) -> Array:
     return ops.concat([dz[:, None], -dz[:, None]], 1)
 
 
-def _expect_columns(kind: str, x: Array, columns: int, what: str) -> None:
-    if x.ndim != 2 or x.shape[1] != columns:
+def _expect_columns(loss: PreferenceLoss, x: Array, what: str) -> None:
+    if x.ndim != 2 or x.shape[1] != loss.columns:
         raise ShapeError(
-            kind,
-            expected=f"outputs of shape (batch, {columns}): {what}",
+            type(loss).__name__,
+            expected=f"outputs of shape (batch, {loss.columns}): {what}",
             received=f"outputs of shape {x.shape}",
             advice="make the net by pretrained.preference_net",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
-from singanet.loss.preference import PreferenceLoss
+from singanet.loss.preference import KTO, PreferenceLoss
 from singanet.metric.metric import Metric
 from singanet.types import Array
 
@@ -51,10 +51,13 @@ class Reward(Metric):
 
     @classmethod
     def each(cls, loss: PreferenceLoss) -> dict[str, Reward]:
-        """Return the metrics of each kind for ``loss``, by the names that a history gives them."""
-        return {
-            f"reward_{of}" if of in _KINDS[2:] else f"{of}_reward": cls(loss, of) for of in _KINDS
-        }
+        """Return the metrics for ``loss``, by their names in a history.
+
+        `KTO` has no pairs, and no "reward_accuracy".
+        """
+        kinds = _KINDS[: 3 if isinstance(loss, KTO) else 4]
+        names = (f"{of}_reward" if of in _KINDS[:2] else f"reward_{of}" for of in kinds)
+        return {name: cls(loss, of) for name, of in zip(names, kinds, strict=True)}
 
     def reset(self) -> None:
         """Reset the state."""

@@ -42,6 +42,8 @@ def given(tmp_path_factory):
     texts = [{"text": f"line {k} " * (k % 4 + 1), "prompt": f"say {k}"} for k in range(18)]
     lines = [json.dumps({**text, "answer": f"{k}"}) for k, text in enumerate(texts)]
     (folder / "texts.jsonl").write_text("\n".join(lines))
+    pairs = [{"prompt": f"say {k}", "chosen": f"{k}", "rejected": "line"} for k in range(18)]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     tokenizers = pytest.importorskip("tokenizers")
     words = {word: k for k, word in enumerate(["[UNK]", "line", "say", *map(str, range(18))])}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
@@ -60,6 +62,11 @@ def _tokens(kind, given, **more):
     return kind(folder / "texts.jsonl", tokenizer, **{"batch_size": 2, "length": 8, **more})
 
 
+def _pairs(kind, given, **more):
+    return kind(given[0] / "pairs.jsonl", given[1],
+                **{"batch_size": 2, "length": 8, "method": "orpo", **more})  # fmt: skip
+
+
 MAKERS = {
     "ArrayLoader": lambda kind, given, **more: kind(IDS, IDS, **{"batch_size": 7, **more}),
     "Chat": _tokens,
@@ -67,6 +74,7 @@ MAKERS = {
         given[0] / "images", **{"batch_size": 2, "transforms": [random_color], **more}
     ),
     "GeneratorLoader": lambda kind, given, **more: kind(five, **more),
+    "Pairs": _pairs,
     "Prefetch": lambda kind, given, **more: kind(
         data.ArrayLoader(IDS, IDS, **{"batch_size": 7, **more}), 2
     ),

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from singanet import FeedForwardNet, Input, load_model, onnx
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Dense, Embedding, Softmax, TimeDistributed
-from singanet.loss import HeadLoss, SoftmaxCrossEntropy, SquaredError, head_loss
+from singanet.loss import (
+    HeadLoss,
+    SoftmaxCrossEntropy,
+    SquaredError,
+    TokenLogProbabilities,
+    head_loss,
+)
 from singanet.testing import LayerCase
 
 CLASSES, FEATURES, STEPS = 11, 5, 4
@@ -43,6 +49,18 @@ class TestHeadLoss(LayerCase):
         logs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
         target = 0.9 * np.eye(CLASSES)[labels] + 0.1 / CLASSES
         return -(target * logs).sum(axis=-1).mean(axis=1)
+
+
+class TestTokens(TestHeadLoss):
+    """The log-probability of each label, not a mean."""
+
+    def make(self):
+        return TokenLogProbabilities("logs", Dense("fc", CLASSES))
+
+    def expected(self, params, x):
+        scores = x[0] @ params["weight"] + params["bias"]
+        logs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+        return np.take_along_axis(logs, x[1][..., None], -1)[..., 0]
 
 
 class TestTurned(TestHeadLoss):

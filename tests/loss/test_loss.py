@@ -299,7 +299,7 @@ def test_loss(case):
 
 def test_every_loss_is_here():
     assert {type(case.make()).__name__ for case in CASES.values()} == {*losses.__all__} - {
-        "Loss", "MultiLoss", "HeadLoss", "CTC", "from_function",
+        "Loss", "MultiLoss", "HeadLoss", "CTC", "from_function", "TokenLogProbabilities",
     } | {"FunctionLoss", "TracedLoss"}  # fmt: skip
 
 

@@ -94,7 +94,7 @@ OF_METRICS = {
     "squared": (metrics.RootMeanSquaredError, metrics.R2, metrics.MeanAbsoluteError),
     "sigmoid": (metrics.BinaryAccuracy, lambda: metrics.F1("macro", 0.5)),
 }
-BY_HAND = {"Loss", "HeadLoss", "MultiLoss", "from_function"}
+BY_HAND = {"Loss", "HeadLoss", "MultiLoss", "TokenLogProbabilities", "from_function"}
 
 
 def net_with(name, metric=None, loss=None, last=...):
