@@ -121,6 +121,14 @@ class Config:
             raise self.refused(key, "an object", value)
         return Config(value, f"{self.where}, {key}")
 
+    def counts(self, key: str, default: list[int]) -> list[int]:
+        """Return a list of positive integers, at least one."""
+        value = self.take(key, default)
+        good = isinstance(value, list) and value and all(is_int(each) for each in value)
+        if not good or sum(value) > MOST_STEPS:
+            raise self.refused(key, "a list of positive integers", value)
+        return [*value]
+
     def texts(self, key: str, count: int) -> list[str] | None:
         """Return a list of ``count`` strings, one a layer; None if it is absent."""
         value = self.take(key)

@@ -20,6 +20,10 @@ from singanet.layers import (
     Input,
     LayerNorm,
     MultiHeadAttention,
+    Multiply,
+    Scale,
+    SpatialDropout,
+    Weight,
 )
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -104,6 +108,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "mish": "mish",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
     "sigmoid": "sigmoid",
     "silu": "silu",
@@ -121,7 +126,8 @@ class ModelDrawing:
     """The state while a family builds a net: the config, the names in the files, the inputs.
 
     ``names`` is None if there are no files yet. ``is_bare``: the net has no head and outputs the
-    last hidden states. ``given`` maps the names of sequence inputs to their symbols; with
+    last hidden states. ``pixels`` are height and width of images, if the folder's preprocessing
+    has them. ``given`` maps the names of sequence inputs to their symbols; with
     ``choices`` they are the first of several texts of a sample. A head that ``pools`` steps reads a
     mask, and one for ``one_text`` no segments. ``places`` maps parameters to their places,
     ``most_steps`` is the maximum sequence length, ``loss`` and ``metric`` are for training,
@@ -139,6 +145,7 @@ class ModelDrawing:
         self.config, self.names = config, names
         self.architecture, self.is_bare = architecture, is_bare
         self.wanted = inputs
+        self.pixels: tuple[int, int] | None = None
         self.inputs: list[Symbol] = []
         self.given: dict[str, Symbol] = {}
         self.pools = self.one_text = False
@@ -277,8 +284,11 @@ class ModelDrawing:
 
     def activation(self, x: Symbol, name: str, mode: str) -> Symbol:
         """Add an activation."""
-        y: Symbol = Activation(name, mode)(x)
-        return y
+        if mode == "quick_gelu":
+            # x sigmoid(1.702 x)
+            x = Activation(f"{name}_silu", "silu")(Scale(f"{name}_in", 1.702)(x))
+            return Scale(name, 1 / 1.702)(x)
+        return Activation(name, mode)(x)
 
     def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
         """Add layer normalisation."""
@@ -288,6 +298,18 @@ class ModelDrawing:
     def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
         """Add dropout if ``share`` > 0."""
         return Dropout(name, share)(x) if share else x
+
+    def scaled(self, x: Symbol, name: str, theirs: str) -> Symbol:
+        """Multiply the features, the last axis, by the array ``theirs``."""
+        size = x.shape[-1]
+        factor = Weight(name, (1,) * (len(x.shape) - 1) + (size,))
+        y = self.put(factor, x, weight=ArrayPlace(theirs, shape=(size,)))
+        z: Symbol = Multiply(f"{name}d")(x, y)
+        return z
+
+    def skipped(self, x: Symbol, name: str, share: float) -> Symbol:
+        """Add stochastic depth, which drops a branch for a sample, if ``share`` > 0."""
+        return SpatialDropout(name, share, axis=0)(x) if share else x
 
     def add(self, name: str, *parts: Symbol) -> Symbol:
         """Add a sum."""

@@ -157,6 +157,7 @@ def make(
     seed: int | None = None,
     head: str | None = None,
     classes: int | None = None,
+    pixels: tuple[int, int] | None = None,
 ) -> MadeNet:
     """Build the net of the config ``values``, for files with arrays of these ``names``.
 
@@ -176,9 +177,11 @@ def make(
         plan.base in family.bare,
         inputs,
     )
+    drawing.pixels = pixels
     pooling = None if plan.form is not None or not drawing.is_bare else sentence
     if plan.kind == EMBEDDING and pooling is None:
-        pooling = SentencePooling("mean", unit=False)
+        drawing.pixels = pixels
+    pooling = SentencePooling("mean", unit=False)
     drawing.pools, drawing.choices = pooling is not None, plan.choices
     drawing.one_text = plan.form is not None and plan.form.reads == "last"
     added: set[str] = set()
@@ -287,7 +290,13 @@ def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
     """
     params = {param.name: param for param in net.params()}
     with open_source(folder_of(like)) as source:
-        made = make(source.config, source.where, source.reader.entries, sentence=source.sentence)
+        made = make(
+            source.config,
+            source.where,
+            source.reader.entries,
+            sentence=source.sentence,
+            pixels=source.pixels,
+        )
         places = made.drawing.places
         shapes = {name: param.shape for name, (param, _) in places.items()}
         if {name: param.shape for name, param in params.items()} != shapes:
@@ -383,6 +392,7 @@ def load(
             seed,
             head,
             classes,
+            pixels=source.pixels,
         )
         net, names = made.net, _with_tied(made)
         net._run_on(net.device, np.dtype(dtype if wide else "float32"))

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from singanet.base.arguments import Budget, name_trouble, read_json
+from singanet.base.arguments import Budget, is_int, name_trouble, read_json
 from singanet.base.files import expect_in_folder, explained, path_of
 from singanet.base.kinds import kind_of
 from singanet.checkpoint import Reader, open_state
@@ -24,12 +24,13 @@ from singanet.pretrained.config import SentencePooling, expect_object, pooling_o
 from singanet.pretrained.gguf_models import GgufForm, GgufModelReader
 
 CONFIG, MODULES, GENERATION = "config.json", "modules.json", "generation_config.json"
+IMAGES = "preprocessor_config.json"
 _LONGEST = 1 << 20
 
 BESIDE = frozenset({
     "1_Pooling/config.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
     "config_sentence_transformers.json", GENERATION, "merges.txt", "modules.json",
-    "preprocessor_config.json", "sentence_bert_config.json", "sentencepiece.bpe.model",
+    IMAGES, "processor_config.json", "sentence_bert_config.json", "sentencepiece.bpe.model",
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json", "vocab.json", "vocab.txt",
 })  # fmt: skip
@@ -84,8 +85,9 @@ def _broken(where: str, expected: str, received: str) -> FileFormatError:
 class ModelSource:
     """An open model: its ``config``, a ``reader`` of its arrays, and the other ``files``.
 
-    ``sentence`` is the pooling of a sentence-transformers folder. ``tokenizer`` is the tokenizer
-    metadata of a GGUF file, ``form`` its layout for saving.
+    ``sentence`` is the pooling of a sentence-transformers folder, ``pixels`` the height and width
+    of images in preprocessor_config.json. ``tokenizer`` is the tokenizer metadata of a GGUF file,
+    ``form`` its layout for saving.
     """
 
     where: str
@@ -95,6 +97,7 @@ class ModelSource:
     sentence: SentencePooling | None
     tokenizer: Mapping[str, Any]
     form: GgufForm | None = None
+    pixels: tuple[int, int] | None = None
 
 
 @contextmanager
@@ -117,7 +120,9 @@ def open_source(path: Path) -> Iterator[ModelSource]:
         where = f"config {str(folder / CONFIG)!r}"
         config = read_settings(folder, CONFIG)
         expect_object(config, where)
-        yield ModelSource(where, config, reader, companions(folder), _sentence(folder), {})
+        files, sentence = companions(folder), _sentence(folder)
+        pixels = _pixels(folder) if IMAGES in files else None
+        yield ModelSource(where, config, reader, files, sentence, {}, pixels=pixels)
 
 
 def _of_gguf(reader: GgufReader) -> ModelSource:
@@ -125,6 +130,23 @@ def _of_gguf(reader: GgufReader) -> ModelSource:
     seen = GgufModelReader(reader)
     texts = {k: v for k, v in reader.values.items() if k.startswith("tokenizer.")}
     return ModelSource(reader.where, seen.config, seen, {}, None, texts, seen.form)
+
+
+def _pixels(folder: Path) -> tuple[int, int] | None:
+    """Return height and width of prepared images; None if they differ from image to image."""
+    settings = read_settings(folder, IMAGES)
+    expect_object(settings, f"file {str(folder / IMAGES)!r}")
+    crops = settings.get("do_center_crop", True) and settings.get("crop_size") is not None
+    size = settings.get("crop_size" if crops else "size")
+    if isinstance(size, dict):
+        # ConvNeXt's processor crops a square of the shortest edge.
+        edge = size.get("shortest_edge") if "crop_pct" in settings else None
+        high, wide = size.get("height", edge), size.get("width", edge)
+    else:
+        high = wide = size
+    most = 1 << 16
+    good = is_int(high) and is_int(wide) and max(high, wide) < most
+    return (high, wide) if good else None
 
 
 def _sentence(path: Path) -> SentencePooling | None:

@@ -13,7 +13,35 @@ T5 = {
     "relative_attention_max_distance": 12,
 }  # fmt: skip
 
+IMAGE = {
+    "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "patch_size": 4,
+    "layer_norm_eps": 1e-5,
+}  # fmt: skip
+STAGES = {"depths": [2, 1], "hidden_sizes": [16, 24]}
+THREE = {"num_labels": 3}
+PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
+"""Height and width of prepared images, by model type and image size of the config."""
+
 MODELS = {
+    "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
+    "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
+    "dinov2 for classes": (
+        "Dinov2ForImageClassification",
+        IMAGE | THREE | {"image_size": 12, "qkv_bias": False},
+    ),
+    "resnet": (
+        "ResNetModel",
+        STAGES | {"embedding_size": 8, "downsample_in_bottleneck": True},
+    ),
+    "resnet for classes": (
+        "ResNetForImageClassification",
+        STAGES
+        | THREE
+        | {"embedding_size": 8, "layer_type": "basic"}
+        | {"downsample_in_first_stage": True},
+    ),
+    "convnext": ("ConvNextModel", STAGES | {"num_stages": 2, "layer_scale_init_value": 0.0}),
+    "convnext for classes": ("ConvNextForImageClassification", STAGES | THREE | {"num_stages": 2}),
     "bart": ("BartForConditionalGeneration", BART),
     "bart without head": ("BartModel", BART | {"scale_embedding": True}),
     "mbart": ("MBartForConditionalGeneration", BART | {"scale_embedding": True}),
@@ -29,7 +57,21 @@ _BART = {
     "max_position_embeddings": 32, "vocab_size": 20,
 }  # fmt: skip
 
+_IMAGE = {
+    "hidden_size": 16, "image_size": 8, "num_attention_heads": 4, "num_hidden_layers": 1,
+    "patch_size": 4,
+}  # fmt: skip
+
 CONFIGS = {
+    "dinov2": _IMAGE | {"architectures": ["Dinov2ForImageClassification"]},
+    "resnet": {
+        "architectures": ["ResNetForImageClassification"], "depths": [1, 1],
+        "embedding_size": 8, "hidden_sizes": [8, 16],
+    },
+    "convnext": {
+        "architectures": ["ConvNextForImageClassification"], "depths": [1, 1],
+        "hidden_sizes": [8, 16], "image_size": 16, "num_stages": 2,
+    },
     "bart": _BART | {"architectures": ["BartForConditionalGeneration"]},
     "mbart": _BART | {"architectures": ["MBartForConditionalGeneration"]},
     "mt5": {

@@ -1,5 +1,7 @@
 """Small random models of transformers, and what they compute."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,11 @@ def make(name, seed=0):
 def write(model, folder):
     """The model's folder."""
     model.save_pretrained(folder)
+    config = model.config
+    pixels = further_models.PIXELS.get(f"{config.model_type} {getattr(config, 'image_size', '')}")
+    if pixels is not None:
+        size = dict(zip(("height", "width"), pixels, strict=True))
+        (folder / "preprocessor_config.json").write_text(json.dumps({"size": size}))
     return folder
 
 
@@ -179,7 +186,8 @@ def batch(net, seed=0, samples=2, steps=STEPS):
     found = {}
     for name in net._execution_plan().inputs:
         if name == "pixel_values":
-            found[name] = rng.standard_normal((samples, 3, 12, 8)).astype(np.float32)
+            shape = net[name].get_output_sample_shape()
+            found[name] = rng.standard_normal((samples, *shape)).astype(np.float32)
         elif name == "decoder_input_ids":
             found[name] = rng.integers(0, WORDS, (samples, steps - 2))
         elif name == "attention_mask":
@@ -193,10 +201,19 @@ def batch(net, seed=0, samples=2, steps=STEPS):
 
 
 def theirs(model, x, dy):
-    """What the model gives for ``x``, and all gradients of its sum times ``dy``, by name."""
+    """What the model gives for ``x``, and all gradients of its sum times ``dy``, by name.
+
+    Batch normalisations take the statistics of the batch.
+    """
+    model.train(any("BatchNorm" in type(module).__name__ for module in model.modules()))
     fed = {name: torch.from_numpy(array) for name, array in x.items()}
     out = model(**fed)
     y = out.logits if hasattr(out, "logits") else out.last_hidden_state
     (y * torch.from_numpy(dy)).sum().backward()
     grads = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+    of_dino = model.config.model_type == "dinov2"
+    for name in [name for name in grads if of_dino and ".mlp.gate_proj." in name]:
+        # The files have both as one.
+        parts = grads.pop(name), grads.pop(name.replace("gate_proj", "up_proj"))
+        grads[name.replace("gate_proj", "weights_in")] = np.concatenate(parts)
     return y.detach().numpy(), grads

@@ -56,6 +56,12 @@ def test_outputs_and_gradients_are_those_of_transformers(model, tmp_path):
     wanted, grads = theirs(model, x, dy)
     far = abs((y - wanted) * seen(x, y)).max()
     assert far <= 1e-5 * abs(wanted).max()
+    states = [param for param in net.params() if param.is_state]
+    if states:
+        # Running statistics have changed by the batch, in both alike.
+        model.eval()
+        wanted = model(torch.from_numpy(x["pixel_values"]))[0].detach().numpy()
+        assert abs(net.forward(False, x) - wanted).max() <= 1e-5 * abs(wanted).max()
     grads = {canonical: grads[name] for canonical, name in named(model, grads).items()}
     assert grads.keys() == named(model, ours).keys()
     for canonical, name in named(model, ours).items():
