@@ -181,14 +181,21 @@ _NEED_LENGTH = ("dynamic", "yarn", "longrope")
 """Types whose original length defaults to the config's maximum length."""
 
 
-def rotary(c: Config, longest: int, thetas: Mapping[str, float]) -> dict[str, RotaryEmbedding]:
+def rotary(
+    c: Config,
+    longest: int,
+    thetas: Mapping[str, float],
+    fraction: float = 1.0,
+    interleaved: bool = False,
+) -> dict[str, RotaryEmbedding]:
     """Return the rotary embeddings of a model of ``longest`` steps, by type of attention.
 
-    ``thetas`` are the defaults of each type. transformers 5 writes ``rope_parameters``, with a dict
-    for each type if there are several. Earlier versions wrote ``rope_theta``, ``rope_scaling`` (for
-    the first type only) and ``partial_rotary_factor``. Errors: `ConfigError`.
+    ``thetas`` are the defaults of each type, ``fraction`` is the default share of rotated features.
+    transformers 5 writes ``rope_parameters``, with a dict for each type if there are several.
+    Earlier versions wrote ``rope_theta``, ``rope_scaling`` (for the first type only) and
+    ``partial_rotary_factor``. Errors: `ConfigError`.
     """
-    fraction = c.number("partial_rotary_factor", 1.0)
+    fraction = c.number("partial_rotary_factor", fraction)
     first, *others = thetas
     theta = c.number("rope_theta", thetas[first])
     newer, older = c.section("rope_parameters"), c.section("rope_scaling")
@@ -201,17 +208,18 @@ def rotary(c: Config, longest: int, thetas: Mapping[str, float]) -> dict[str, Ro
     for kind, section in sections.items():
         usual = theta if kind == first else thetas[kind]
         section = section or Config({}, c.where)
-        found[kind] = _one(c, section, longest, usual, fraction)
+        found[kind] = _one(c, section, longest, usual, fraction, interleaved)
     return found
 
 
 def _one(
-    c: Config, section: Config, longest: int, theta: float, fraction: float
+    c: Config, section: Config, longest: int, theta: float, fraction: float, interleaved: bool
 ) -> RotaryEmbedding:
     theta = section.number("rope_theta", theta)
     fraction = section.number("partial_rotary_factor", fraction)
     try:
-        return RotaryEmbedding(theta, fraction=fraction, scaling=_scaling(c, section, longest))
+        scaling = _scaling(c, section, longest)
+        return RotaryEmbedding(theta, interleaved, fraction=fraction, scaling=scaling)
     except SingaNetError as error:
         raise section.refused("rope_type", error.expected, error.received) from None
 

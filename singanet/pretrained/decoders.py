@@ -1,37 +1,76 @@
-"""Published decoders: causal language models."""
+"""Published decoders: causal language models, drawn from their settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from singanet.layers import (
+    Dummy,
     Embedding,
     GatedUnit,
     MultiHeadAttention,
     PositionEmbedding,
     QueryKeyNorm,
-    RMSNorm,
     RotaryEmbedding,
     Scale,
 )
+from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.config import Config, rotary
+from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import ACTIVATIONS, ArrayPlace, Family, ModelDrawing
 
-_FULL, SLIDING = "full_attention", "sliding_attention"
+
+@dataclass(frozen=True, kw_only=True)
+class Modules:
+    """The names of a decoder's modules in the files; "" for a module that it does not have.
+
+    The defaults are Llama's. ``norms`` are the norms before and after attention, and before and
+    after the unit. ``joined`` has queries, keys and values in one array, ``joined_gate`` the gate
+    and the up projection. A unit without a gate has two projections. ``narrow`` and ``widen`` are
+    projections between the table's width and the width of the blocks.
+    """
+
+    base: str = "model."
+    table: str = "embed_tokens"
+    widen: str = ""
+    positions: str = ""
+    table_norm: str = ""
+    block: str = "layers.{}"
+    norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
+    query: str = "self_attn.q_proj"
+    key: str = "self_attn.k_proj"
+    value: str = "self_attn.v_proj"
+    joined: str = ""
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    output: str = "self_attn.o_proj"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    joined_gate: str = ""
+    down: str = "mlp.down_proj"
+    norm: str = "norm"
+    narrow: str = ""
+    head: str = "lm_head"
 
 
 @dataclass(kw_only=True)
 class DecoderSettings:
-    """The settings of a causal transformer with rotary positions, grouped heads and gated units.
+    """The settings of a causal transformer. `read_sizes` reads those that all families share.
 
-    ``norms`` is the place of a block's norms relative to attention and unit: "pre" (Llama), "post"
-    (OLMo 2) or "both" (Gemma). ``offset`` is added to every gamma. ``joined``: the files have one
-    array for queries, keys and values, and one for the gate and the up projection (Phi-3).
-    ``kinds`` is the attention type of each block, which selects its ``turns`` and ``window``.
+    ``normalise`` makes a norm of a name. ``turns`` and ``windows`` have the rotary positions and
+    the sliding window of each block, or None.
+
+    ``parallel``: attention and unit read the block's input, and both are added to it; the unit
+    reads the output of attention's norm, unless it has a norm of its own. ``after_add``: the norms
+    after attention and unit follow the residual sums. ``by_head``: in an array of queries, keys and
+    values these alternate by the heads of the keys. ``transposed``: matrices are (out, in) in the
+    files. ``first_position`` is the row of the first step in the table of learned positions.
+    ``padding`` is the default of ``pad_token_id``, ``pads`` whether that row gets no gradient.
     """
 
+    modules: Modules
     width: int
     depth: int
     heads: int
@@ -39,226 +78,202 @@ class DecoderSettings:
     head_size: int
     hidden: int
     vocabulary: int
-    longest: int
+    longest: int | None
     activation: str
-    epsilon: float
     tied: bool
     of_weights: float
-    turns: Mapping[str, RotaryEmbedding]
-    kinds: Sequence[str]
-    window: int | None = None
+    normalise: Callable[[str], Layer]
+    turns: Sequence[RotaryEmbedding | None]
+    windows: Sequence[int | None]
     biases: bool | Sequence[str] = False
     hidden_bias: bool = False
-    norms: str = "pre"
-    offset: float = 0.0
+    head_bias: bool = False
+    parallel: bool = False
+    after_add: bool = False
+    by_head: bool = False
+    transposed: bool = True
     norm: QueryKeyNorm | None = None
     dropout: float = 0.0
-    joined: bool = False
+    table_dropout: float = 0.0
+    table_width: int | None = None
+    first_position: int = 0
+    padding: int | None = None
+    pads: bool = True
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
     scale: float | None = None
     softcap: float | None = None
+    head_scale: float = 1.0
     final_softcap: float | None = None
 
 
-def _plain(
+_KEYS = {
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "hidden": "intermediate_size",
+    "longest": "max_position_embeddings",
+    "activation": "hidden_act",
+    "of_weights": "attention_dropout",
+}
+"""The keys of configs by settings; a family may have others, or "" for a constant."""
+
+
+def read_sizes(
     c: Config,
+    modules: Modules,
+    normalise: Callable[[str], Layer],
+    keys: Mapping[str, str] | None = None,
+    *,
     kv_heads: int | None = None,
-    longest: int = 2048,
-    epsilon: float = 1e-6,
-    tied: bool = False,
     head_size: int | None = None,
-    activation: str = "hidden_act",
-    thetas: Mapping[str, float] | None = None,
+    ratio: int | None = None,
+    longest: int | None = 2048,
+    activation: str = "silu",
+    of_weights: float = 0.0,
+    tied: bool = False,
 ) -> DecoderSettings:
-    """Return the settings that all families share, up to defaults."""
-    width, heads = c.count("hidden_size"), c.count("num_attention_heads")
-    depth, longest = c.blocks("num_hidden_layers"), c.count("max_position_embeddings", longest)
+    """Return the settings that all families share; positions are not set.
+
+    ``keys`` are the family's names of keys, the other arguments its defaults. ``ratio`` is the
+    default of the hidden features relative to the width; None if the config must have them.
+    """
+    of = {**_KEYS, **(keys or {})}
+    width, heads = c.count(of["width"]), c.count(of["heads"])
+    depth = c.blocks(of["depth"])
+    usual, size = kv_heads or heads, head_size or max(width // heads, 1)
+    inner = [] if ratio is None else [ratio * width]
     return DecoderSettings(
+        modules=modules,
         width=width,
         depth=depth,
         heads=heads,
-        kv_heads=c.count("num_key_value_heads", kv_heads or heads),
-        head_size=c.count("head_dim", head_size or max(width // heads, 1)),
-        hidden=c.count("intermediate_size"),
+        kv_heads=c.count(of["kv_heads"], usual) if of["kv_heads"] else usual,
+        head_size=c.count(of["head_size"], size) if of["head_size"] else size,
+        hidden=c.count(of["hidden"], *inner) if of["hidden"] else inner[0],
         vocabulary=c.count("vocab_size"),
-        longest=longest,
-        activation=c.choice(activation, ACTIVATIONS, "silu"),
-        epsilon=c.number("rms_norm_eps", epsilon),
+        longest=c.count(of["longest"], longest) if of["longest"] else longest,
+        activation=_chosen(c, of["activation"], activation),
         tied=c.flag("tie_word_embeddings", tied),
-        of_weights=c.share("attention_dropout"),
-        turns=rotary(c, longest, thetas or {_FULL: 10000.0}),
-        kinds=[_FULL] * depth,
+        of_weights=c.share(of["of_weights"], of_weights),
+        normalise=normalise,
+        turns=[None] * depth,
+        windows=[None] * depth,
     )
 
 
-def _llama(c: Config) -> DecoderSettings:
-    c.only(rope_interleaved=False)
-    made = _plain(c)
-    made.biases, made.hidden_bias = c.flag("attention_bias", False), c.flag("mlp_bias", False)
-    return made
+def _chosen(c: Config, key: str, usual: str) -> str:
+    """Return the activation in the config, or the constant ``usual`` if the family has no key."""
+    return c.choice(key, ACTIVATIONS, usual) if key else ACTIVATIONS[usual]
 
 
-def _mistral(c: Config) -> DecoderSettings:
-    made = _plain(c, kv_heads=8, longest=4096 * 32)
-    made.window = c.count_or_none("sliding_window", 4096)
-    if made.window is not None:
-        made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
-    return made
+def decoder_family(
+    read: Callable[[Config], DecoderSettings],
+    name: str,
+    *,
+    causal: str = "ForCausalLM",
+    bare: str = "Model",
+    others: tuple[tuple[str, str], ...] = (),
+) -> Family:
+    """Return the family of the classes ``name`` + ``causal`` and ``name`` + ``bare``.
 
-
-def _phi3(c: Config) -> DecoderSettings:
-    made = _plain(c, longest=4096, epsilon=1e-5)
-    made.window = c.count_or_none("sliding_window")
-    if made.window is not None:
-        made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
-    made.joined, made.dropout = True, c.share("resid_pdrop")
-    c.only(attention_bias=False, mlp_bias=False, lm_head_bias=False)
-    c.skip("embd_pdrop", "full_attn_mod", "interpolate_factor")  # unused in transformers
-    return made
-
-
-def _qwen2(c: Config) -> DecoderSettings:
-    made = _plain(c, kv_heads=32, longest=32768)
-    made.biases = ("query", "key", "value")
-    c.only(use_mrope=False)
-    _by_kind(c, made, c.flag("use_sliding_window", False))
-    return made
-
-
-def _qwen3(c: Config) -> DecoderSettings:
-    made = _plain(c, kv_heads=32, longest=32768, head_size=128)
-    made.biases = c.flag("attention_bias", False)
-    made.norm = QueryKeyNorm(made.epsilon)
-    _by_kind(c, made, c.flag("use_sliding_window", False))
-    return made
-
-
-def _by_kind(c: Config, made: DecoderSettings, slides: bool) -> None:
-    """Set Qwen's sliding window in the blocks from ``max_window_layers`` on, if it is used."""
-    window = c.count_or_none("sliding_window", 4096)
-    first = c.count("max_window_layers", 28, least=0)
-    made.window = window if slides else None
-    late = SLIDING if made.window is not None else _FULL
-    made.kinds = _kinds(c, [_FULL if k < first else late for k in range(made.depth)], made.window)
-    made.turns = dict.fromkeys((_FULL, SLIDING), made.turns[_FULL])
-
-
-def _kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
-    """Return the attention types by block: the config's list, or ``usual``."""
-    kinds = c.texts("layer_types", len(usual)) or usual
-    if not {_FULL, SLIDING} >= set(kinds):
-        raise c.refused("layer_types", f"{_FULL!r} and {SLIDING!r}", kinds)
-    if window is None and SLIDING in kinds:
-        raise c.refused("sliding_window", f"a width, since layer_types has {SLIDING!r}", None)
-    return kinds
-
-
-def _olmo2(c: Config) -> DecoderSettings:
-    made = _plain(c, epsilon=1e-5)
-    made.biases = c.flag("attention_bias", False)
-    made.norms, made.norm = "post", QueryKeyNorm(made.epsilon, joint=True)
-    return made
-
-
-def _gemma2(c: Config) -> DecoderSettings:
-    made = _gemma(c, {_FULL: 10000.0})
-    made.kinds = _kinds(c, [(SLIDING, _FULL)[k % 2] for k in range(made.depth)], made.window)
-    made.turns = dict.fromkeys((_FULL, SLIDING), made.turns[_FULL])
-    made.softcap = c.number_or_none("attn_logit_softcapping", 50.0)
-    made.final_softcap = c.number_or_none("final_logit_softcapping", 30.0)
-    return made
-
-
-def _gemma3(c: Config) -> DecoderSettings:
-    local = c.number("rope_local_base_freq", 10000.0)
-    made = _gemma(c, {_FULL: 1e6, SLIDING: local})
-    every = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
-    usual = [_FULL if (k + 1) % every == 0 else SLIDING for k in range(made.depth)]
-    made.kinds = _kinds(c, usual, made.window)
-    made.norm = QueryKeyNorm(made.epsilon, offset=1.0)
-    made.softcap = c.number_or_none("attn_logit_softcapping")
-    made.final_softcap = c.number_or_none("final_logit_softcapping")
-    return made
-
-
-def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
-    """Return the settings that Gemma 2 and 3 share."""
-    made = _plain(
-        c,
-        kv_heads=4,
-        longest=8192 if len(thetas) == 1 else 131072,
-        tied=True,
-        head_size=256,
-        activation="hidden_activation",
-        thetas=thetas,
+    ``read`` reads its configs; ``others`` are patterns of other array names.
+    """
+    bare = name + bare
+    return Family(
+        partial(draw, read), (name + causal, bare), bare=(bare,), others=others, idle=_IDLE
     )
-    c.only(use_bidirectional_attention=False)
-    c.skip("hidden_act", "cache_implementation")  # hidden_activation takes precedence
-    made.biases, made.norms, made.offset = c.flag("attention_bias", False), "both", 1.0
-    made.window = c.count_or_none("sliding_window", 4096)
-    made.embedding_scale = made.width**0.5
-    made.scale = c.number("query_pre_attn_scalar", 256.0, least=1e-6) ** -0.5
-    return made
 
 
-READ: Mapping[str, Callable[[Config], DecoderSettings]] = {
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "llama": _llama,
-    "mistral": _mistral,
-    "olmo2": _olmo2,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-}
-"""The readers of configs, by ``model_type``."""
+_IDLE = (r".*rotary_emb\.inv_freq", r".*\.(attn|attention)\.(masked_)?bias")
+"""Buffers of angles and of causal masks, which older versions of transformers wrote."""
 
 
-def draw(d: ModelDrawing) -> Symbol:
-    """Build the net of a config of `READ`: ``logits``, or ``last_hidden_state``."""
-    m = READ[d.config.values["model_type"]](d.config)
-    # With dynamic scaling a config contains the original length alone.
-    d.most_steps = max(m.longest, *(turn.reach for turn in m.turns.values()))
-    inputs = d.ids(("input_ids",), others=("attention_mask", "segments"))
-    base = d.prefix("model.")
-    padding = d.padding(m.vocabulary)
+def draw(read: Callable[[Config], DecoderSettings], d: ModelDrawing) -> Symbol:
+    """Build the net of the settings that ``read`` returns: ``logits``, or ``last_hidden_state``."""
+    m = read(d.config)
+    names = m.modules
+    if m.longest is not None:
+        # With dynamic scaling a config contains the original length alone.
+        d.most_steps = max(m.longest, *(turn.reach for turn in m.turns if turn is not None), 0)
+    # Learned positions count the steps of a row, and rows of OPT those of a mask.
+    others = ["attention_mask"] * (not m.first_position) + ["segments"] * (not names.positions)
+    inputs = d.ids(("input_ids",), others=others)
+    base = d.prefix(names.base)
+    padding = d.padding(m.vocabulary, m.padding) if m.pads else None
     headed = m.tied and not d.is_bare
-    table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding, sparse=headed)
-    x = d.embedding(inputs["input_ids"], table, f"{base}embed_tokens")
+    called = names.table.rpartition(".")[2]
+    table = Embedding(
+        called, m.vocabulary, m.table_width or m.width, padding_index=padding, sparse=headed
+    )
+    x = d.embedding(inputs["input_ids"], table, base + names.table)
     if m.embedding_scale != 1.0:
         x = Scale("embed_scale", m.embedding_scale)(x)
-    names = ("segments", "attention_mask")
-    masks: dict[str, Symbol] = {name: inputs[name] for name in names if name in inputs}
+    if names.widen:
+        x = d.dense(x, "widen", m.width, base + names.widen, bias=False)
+    if names.positions:
+        assert m.longest is not None
+        rows = PositionEmbedding(
+            names.positions.rpartition(".")[2], m.longest, first=m.first_position
+        )
+        x = d.put(rows, x, weight=ArrayPlace(f"{base}{names.positions}.weight"))
+    x = d.dropout(x, "drop", m.table_dropout)
+    if names.table_norm:
+        x = _norm(d, m, x, "table_norm", base + names.table_norm)
+    order = ("segments", "attention_mask")
+    masks: dict[str, Symbol] = {name: inputs[name] for name in order if name in inputs}
     for k in range(m.depth):
-        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, masks)
-    x = _norm(d, m, x, "last_hidden_state" if d.is_bare else "norm", f"{base}norm")
+        x = _Block(d, m, k, base + names.block.format(k)).draw(x, masks)
+    ends = [name for name in (names.norm, names.narrow) if name]
+    last = "last_hidden_state" if d.is_bare else ""
+    if names.norm:
+        x = _norm(d, m, x, last if len(ends) == 1 and last else "norm", base + names.norm)
+    if names.narrow:
+        x = d.dense(x, last or "narrow", table.output_dim, base + names.narrow, bias=False)
     if d.is_bare:
-        return x
+        return x if ends else Dummy(last)(x)
+    if m.head_scale != 1.0:
+        x = Scale("head_scale", m.head_scale)(x)
     d.expect_words()
     tied = table.params["weight"] if headed else None
-    return d.head(x, m.vocabulary, "lm_head.weight", tied, softcap=m.final_softcap)
+    bias = f"{names.head}.bias" if m.head_bias else ""
+    return d.head(x, m.vocabulary, f"{names.head}.weight", tied, bias, m.final_softcap)
 
 
 class _Block:
-    """A block: attention and a gated unit, each with a residual connection."""
+    """A block: attention and a unit, each with a residual connection."""
 
     def __init__(self, d: ModelDrawing, m: DecoderSettings, k: int, theirs: str) -> None:
-        self.d, self.m, self.kind = d, m, m.kinds[k]
+        self.d, self.m, self.k = d, m, k
         self.name, self.theirs = f"layers/{k}", theirs
 
     def draw(self, x: Symbol, masks: Mapping[str, Symbol]) -> Symbol:
         """Add the block to the residual stream ``x``; ``masks`` are the masks of attention."""
-        names = _NORMS[self.m.norms]
-        y = self._norm(x, "attention_norm", names[0])
-        y = self._attention(y, masks)
-        y = self._norm(y, "attention_post_norm", names[1])
-        y = self.d.dropout(y, f"{self.name}/attention_drop", self.m.dropout)
-        x = self.d.add(f"{self.name}/attention_add", x, y)
-        y = self._norm(x, "unit_norm", names[2])
-        y = self._unit(y)
-        y = self._norm(y, "unit_post_norm", names[3])
-        y = self.d.dropout(y, f"{self.name}/unit_drop", self.m.dropout)
-        return self.d.add(f"{self.name}/unit_add", x, y)
+        m, (before, after, before_unit, after_unit) = self.m, self.m.modules.norms
+        y = inner = self._norm(x, "attention_norm", before)
+        y = self._branch(self._attention(y, masks), "attention", after)
+        if not m.parallel:
+            x = inner = self._sum("attention", after, x, y)
+        if before_unit:
+            inner = self._norm(x, "unit_norm", before_unit)
+        unit = self._branch(self._unit(inner), "unit", after_unit)
+        return self._sum("unit", after_unit, x, *([y] if m.parallel else []), unit)
+
+    def _branch(self, y: Symbol, part: str, norm: str) -> Symbol:
+        """Add the layers between a part of the block and the residual sum."""
+        if not self.m.after_add:
+            y = self._norm(y, f"{part}_post_norm", norm)
+        y = self.d.dropout(y, f"{self.name}/{part}_drop", self.m.dropout)
+        if self.m.residual_scale == 1.0:
+            return y
+        return Scale(f"{self.name}/{part}_scale", self.m.residual_scale)(y)
+
+    def _sum(self, part: str, norm: str, *parts: Symbol) -> Symbol:
+        """Add the residual sum of ``parts``."""
+        x = self.d.add(f"{self.name}/{part}_add", *parts)
+        return self._norm(x, f"{part}_post_norm", norm) if self.m.after_add else x
 
     def _norm(self, x: Symbol, name: str, theirs: str) -> Symbol:
         if not theirs:
@@ -266,7 +281,7 @@ class _Block:
         return _norm(self.d, self.m, x, f"{self.name}/{name}", f"{self.theirs}.{theirs}")
 
     def _attention(self, x: Symbol, masks: Mapping[str, Symbol]) -> Symbol:
-        m, own = self.m, f"{self.theirs}.self_attn"
+        m, names = self.m, self.m.modules
         layer = MultiHeadAttention(
             f"{self.name}/attention",
             m.heads,
@@ -277,150 +292,55 @@ class _Block:
             num_kv_heads=m.kv_heads,
             mask="boolean" if "attention_mask" in masks else None,
             segments="segments" in masks,
-            rotary=m.turns[self.kind],
+            rotary=m.turns[self.k],
             norm=m.norm,
             scale=m.scale,
             softcap=m.softcap,
-            window=m.window if self.kind == SLIDING else None,
+            window=m.windows[self.k],
         )
-        places = {}
-        for order, part in enumerate(("query", "key", "value")):
-            if m.joined:
-                places[f"{part}_weight"] = ArrayPlace(f"{own}.qkv_proj.weight", True, order)
+        places = self._places("output", names.output)
+        for order, (part, module) in enumerate(
+            (("query", names.query), ("key", names.key), ("value", names.value))
+        ):
+            if names.joined:
+                groups = m.kv_heads if m.by_head else 1
+                places |= self._places(part, names.joined, order, groups)
             else:
-                places[f"{part}_weight"] = ArrayPlace(f"{own}.{part[0]}_proj.weight", True)
-            places[f"{part}_bias"] = ArrayPlace(f"{own}.{part[0]}_proj.bias")
-            places[f"{part}_gamma"] = ArrayPlace(f"{own}.{part[0]}_norm.weight")
-        places["output_weight"] = ArrayPlace(f"{own}.o_proj.weight", True)
-        places["output_bias"] = ArrayPlace(f"{own}.o_proj.bias")
+                places |= self._places(part, module)
+        for part, module in (("query", names.query_norm), ("key", names.key_norm)):
+            places[f"{part}_gamma"] = ArrayPlace(f"{self.theirs}.{module}.weight")
         return self.d.put(layer, [x, *masks.values()] if masks else x, **places)
 
     def _unit(self, x: Symbol) -> Symbol:
-        m, own = self.m, f"{self.theirs}.mlp"
+        d, m, names = self.d, self.m, self.m.modules
+        if not names.gate:
+            dense = partial(d.dense, bias=m.hidden_bias, transposed=m.transposed)
+            y = dense(x, f"{self.name}/up", m.hidden, f"{self.theirs}.{names.up}")
+            y = d.activation(y, f"{self.name}/act", m.activation)
+            return dense(y, f"{self.name}/down", m.width, f"{self.theirs}.{names.down}")
         layer = GatedUnit(
             f"{self.name}/unit", m.hidden, m.width, mode=m.activation, use_bias=m.hidden_bias
         )
-        places = {}
-        for order, part in enumerate(("gate", "up")):
-            joined = f"{own}.gate_up_proj.weight"
-            weight = joined if m.joined else f"{own}.{part}_proj.weight"
-            places[f"{part}_weight"] = ArrayPlace(weight, True, order)
-            places[f"{part}_bias"] = ArrayPlace(f"{own}.{part}_proj.bias")
-        places["down_weight"] = ArrayPlace(f"{own}.down_proj.weight", True)
-        places["down_bias"] = ArrayPlace(f"{own}.down_proj.bias")
-        return self.d.put(layer, x, **places)
+        places = self._places("down", names.down)
+        for order, (part, module) in enumerate((("gate", names.gate), ("up", names.up))):
+            if names.joined_gate:
+                places |= self._places(part, names.joined_gate, order)
+            else:
+                places |= self._places(part, module)
+        return d.put(layer, x, **places)
 
-
-_NORMS = {
-    "pre": ("input_layernorm", "", "post_attention_layernorm", ""),
-    "post": ("", "post_attention_layernorm", "", "post_feedforward_layernorm"),
-    "both": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-}
-"""The names in the files of the norms before and after attention and unit."""
+    def _places(
+        self, part: str, module: str, order: int = 0, groups: int = 1
+    ) -> dict[str, ArrayPlace]:
+        """Return the places of the weight and the bias of a projection."""
+        own, turned = f"{self.theirs}.{module}", self.m.transposed
+        axis = 0 if turned else 1
+        return {
+            f"{part}_weight": ArrayPlace(f"{own}.weight", turned, order, axis, groups=groups),
+            f"{part}_bias": ArrayPlace(f"{own}.bias", order=order, groups=groups),
+        }
 
 
 def _norm(d: ModelDrawing, m: DecoderSettings, x: Symbol, name: str, theirs: str) -> Symbol:
-    layer = RMSNorm(name, epsilon=m.epsilon, offset=m.offset)
-    return d.put(layer, x, gamma=ArrayPlace(f"{theirs}.weight"))
-
-
-_NAMES = {
-    "gemma2": "Gemma2",
-    "gemma3_text": "Gemma3",
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "olmo2": "Olmo2",
-    "phi3": "Phi3",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-}
-
-FAMILIES: Mapping[str, Family] = {
-    kind: Family(
-        draw,
-        (f"{name}ForCausalLM", bare),
-        bare=(bare,),
-        idle=(r".*rotary_emb\.inv_freq",),
-    )
-    for kind, name in _NAMES.items()
-    for bare in (f"{name}TextModel" if kind == "gemma3_text" else f"{name}Model",)
-}
-
-
-def draw_gpt2(d: ModelDrawing) -> Symbol:
-    """Build the net of a GPT-2 config: ``logits``, or ``last_hidden_state``."""
-    c = d.config
-    width, heads = c.count("n_embd"), c.count("n_head")
-    vocabulary, longest = c.count("vocab_size"), c.count("n_positions", 1024)
-    hidden = c.count("n_inner", 4 * width)
-    mode = c.choice("activation_function", ACTIVATIONS, "gelu_new")
-    epsilon = c.number("layer_norm_epsilon", 1e-5)
-    dropout, of_weights = c.share("resid_pdrop", 0.1), c.share("attn_pdrop", 0.1)
-    c.only(
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        reorder_and_upcast_attn=False,
-        add_cross_attention=False,
-    )
-    c.skip("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    c.skip("summary_proj_to_labels")
-    d.most_steps = longest
-    inputs = d.ids(("input_ids",), others=("attention_mask",))
-    base, mask = d.prefix("transformer."), inputs.get("attention_mask")
-    tied = c.flag("tie_word_embeddings", True)
-    table = Embedding("wte", vocabulary, width, sparse=tied and not d.is_bare)
-    x = d.embedding(inputs["input_ids"], table, f"{base}wte")
-    x = d.put(PositionEmbedding("wpe", longest), x, weight=ArrayPlace(f"{base}wpe.weight"))
-    x = d.dropout(x, "drop", c.share("embd_pdrop", 0.1))
-    for k in range(c.blocks("n_layer")):
-        name, own = f"layers/{k}", f"{base}h.{k}"
-        y = d.layer_norm(x, f"{name}/attention_norm", epsilon, f"{own}.ln_1")
-        attention = MultiHeadAttention(
-            f"{name}/attention",
-            heads,
-            dropout=of_weights,
-            causal=True,
-            mask=None if mask is None else "boolean",
-        )
-        places = _places(f"{own}.attn")
-        y = d.put(attention, y if mask is None else [y, mask], **places)
-        y = d.dropout(y, f"{name}/attention_drop", dropout)
-        x = d.add(f"{name}/attention_add", x, y)
-        y = d.layer_norm(x, f"{name}/unit_norm", epsilon, f"{own}.ln_2")
-        y = d.dense(y, f"{name}/up", hidden, f"{own}.mlp.c_fc", transposed=False)
-        y = d.activation(y, f"{name}/act", mode)
-        y = d.dense(y, f"{name}/down", width, f"{own}.mlp.c_proj", transposed=False)
-        y = d.dropout(y, f"{name}/unit_drop", dropout)
-        x = d.add(f"{name}/unit_add", x, y)
-    x = d.layer_norm(x, "last_hidden_state" if d.is_bare else "norm", epsilon, f"{base}ln_f")
-    if d.is_bare:
-        return x
-    d.expect_words()
-    return d.head(x, vocabulary, "lm_head.weight", table.params["weight"] if tied else None)
-
-
-def _places(own: str) -> dict[str, ArrayPlace]:
-    """Return the places of the arrays; queries, keys and values are one matrix (in, 3 out)."""
-    found = {
-        "output_weight": ArrayPlace(f"{own}.c_proj.weight"),
-        "output_bias": ArrayPlace(f"{own}.c_proj.bias"),
-    }
-    for order, part in enumerate(("query", "key", "value")):
-        found[f"{part}_weight"] = ArrayPlace(f"{own}.c_attn.weight", order=order, axis=1)
-        found[f"{part}_bias"] = ArrayPlace(f"{own}.c_attn.bias", order=order)
-    return found
-
-
-GPT2: Mapping[str, Family] = {
-    "gpt2": Family(
-        draw_gpt2,
-        ("GPT2LMHeadModel", "GPT2Model"),
-        bare=("GPT2Model",),
-        idle=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",),
-    )
-}
+    gamma, beta = ArrayPlace(f"{theirs}.weight"), ArrayPlace(f"{theirs}.bias")
+    return d.put(m.normalise(name), x, gamma=gamma, beta=beta)

@@ -39,8 +39,10 @@ class ArrayPlace:
     """The place of a parameter in the files: the array ``name`` or a part of it.
 
     ``transposed``: the matrix is stored as (out, in), as in PyTorch's Linear. If an array contains
-    several parameters, each is the part number ``order`` along ``axis``. ``shape`` is the shape in
-    the file if its axes differ from the parameter's, for example by a first axis of size 1.
+    several parameters, each is the part number ``order`` along ``axis``. With ``groups`` the axis
+    has that number of equal groups, and each group has a part of every parameter: the queries, keys
+    and values of one head. ``shape`` is the shape in the file if its axes differ from the
+    parameter's, for example by a first axis of size 1.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ArrayPlace:
     order: int = 0
     axis: int = 0
     shape: Shape | None = None
+    groups: int = 1
 
     def extents(self, ours: Shape) -> Shape:
         """Return the shape in the file of a parameter of shape ``ours``."""
@@ -56,6 +59,12 @@ class ArrayPlace:
     def theirs(self, value: Array) -> Array:
         """Return a view of the parameter's ``value`` in the layout of the file."""
         return value.T if self.transposed else value.reshape(self.extents(value.shape))
+
+    def grouped(self, array: Array) -> Array:
+        """Return ``array`` with ``axis`` as two axes: the groups, and the elements of each."""
+        shape = array.shape
+        sizes = (self.groups, shape[self.axis] // self.groups)
+        return array.reshape(*shape[: self.axis], *sizes, *shape[self.axis + 1 :])
 
 
 @dataclass
@@ -78,9 +87,13 @@ class FileArray:
         """Return the part of the file's ``array`` for ``param``, in the file's layout."""
         start = 0
         for other, place in self.members:
-            end = start + place.extents(other.shape)[place.axis]
+            extents = place.extents(other.shape)
+            end = start + extents[place.axis] // place.groups
             if other is param:
-                return array[(slice(None),) * place.axis + (slice(start, end),)]
+                part = (slice(None),) * place.axis + (slice(start, end),)
+                if place.groups == 1:
+                    return array[part]
+                return place.grouped(array)[(slice(None), *part)].reshape(extents)
             start = end
         raise KeyError(param.name)
 
@@ -91,7 +104,11 @@ class FileArray:
     def whole(self, value_of: Callable[[Param], Array]) -> Array:
         """Return the array for the file, assembled from the parameters' values."""
         parts = [place.theirs(value_of(param)) for param, place in self.members]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, self.members[0][1].axis)
+        if len(parts) == 1:
+            return parts[0]
+        first = self.members[0][1]
+        found = np.concatenate([first.grouped(part) for part in parts], first.axis + 1)
+        return found.reshape(self.shape)
 
 
 def stored_arrays(places: Iterable[tuple[Param, ArrayPlace]]) -> dict[str, FileArray]:

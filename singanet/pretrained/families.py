@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from singanet.errors import ConfigError, brief, did_you_mean, one_of
-from singanet.pretrained import decoders, encoder_decoders, encoders, vision
+from singanet.pretrained import (
+    encoder_decoders,
+    encoders,
+    gpt_families,
+    llama_families,
+    vision,
+)
 from singanet.pretrained.drawing import Family
 
 FAMILIES: Mapping[str, Family] = {
-    **decoders.FAMILIES,
-    **decoders.GPT2,
+    **llama_families.FAMILIES,
+    **gpt_families.FAMILIES,
     **encoders.FAMILIES,
     **encoder_decoders.FAMILIES,
     **vision.FAMILIES,

@@ -40,6 +40,19 @@ IMAGE = {
     "image_size": [12, 8], "patch_size": 4, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 THREE = {"num_labels": 3}
+FALCON = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 40,
+    "max_position_embeddings": 64, "vocab_size": WORDS,
+}  # fmt: skip
+OPT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 40,
+    "max_position_embeddings": 64, "vocab_size": WORDS, "dropout": 0.0,
+}  # fmt: skip
+GPT_NEO = {
+    "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64,
+    "vocab_size": WORDS, "attention_types": [[["global", "local"], 1]], "window_size": 4,
+}  # fmt: skip
+HALF = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 
 
 def scaled(kind, **more):
@@ -116,6 +129,63 @@ MODELS = {
         GROUPED | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     ),
     "phi3 with a window": ("Phi3ForCausalLM", GROUPED | {"sliding_window": 5}),
+    "gemma": ("GemmaForCausalLM", GROUPED | {"head_dim": 12}),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        GROUPED | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 4},
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        GROUPED
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2}
+        | {"logits_scaling": 4.0},
+    ),
+    "olmo": ("OlmoForCausalLM", GROUPED),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        GROUPED | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "phi": ("PhiForCausalLM", GROUPED | {"rope_parameters": HALF}),
+    "phi without head": ("PhiModel", GROUPED),
+    "stablelm": ("StableLmForCausalLM", GROUPED | {"rope_parameters": HALF}),
+    "stablelm in parallel": (
+        "StableLmForCausalLM",
+        GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
+    ),
+    "starcoder2": ("Starcoder2ForCausalLM", GROUPED | {"sliding_window": 4}),
+    "cohere": ("CohereForCausalLM", GROUPED),
+    "cohere2": (
+        "Cohere2ForCausalLM",
+        GROUPED | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "gpt-neox": ("GPTNeoXForCausalLM", TEXT | {"rope_parameters": HALF}),
+    "gpt-neox in a row": (
+        "GPTNeoXForCausalLM",
+        TEXT | {"use_parallel_residual": False, "attention_bias": False},
+    ),
+    "gpt-neox without head": ("GPTNeoXModel", TEXT),
+    "gpt-neo": ("GPTNeoForCausalLM", GPT_NEO),
+    "gpt-j": ("GPTJForCausalLM", GPT2 | {"rotary_dim": 4}),
+    "falcon": ("FalconForCausalLM", FALCON),
+    "falcon of 40 B": (
+        "FalconForCausalLM",
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon of 11 B": (
+        "FalconForCausalLM",
+        FALCON
+        | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon in a row": (
+        "FalconForCausalLM",
+        FALCON | {"multi_query": False, "parallel_attn": False, "tie_word_embeddings": False},
+    ),
+    "opt": ("OPTForCausalLM", OPT),
+    "opt of 350 M": (
+        "OPTForCausalLM",
+        OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 16},
+    ),
+    "opt without head": ("OPTModel", OPT | {"do_layer_norm_before": False}),
     "roberta": ("RobertaModel", TEXT | STILL | ROBERTA),
     "roberta for words": ("RobertaForMaskedLM", TEXT | STILL | ROBERTA | {"type_vocab_size": 2}),
     "roberta for classes": (

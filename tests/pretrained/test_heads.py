@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError, StateMismatchError
 from singanet.optimizer import SGD
 from singanet.pretrained import heads
 from singanet.pretrained.families import FAMILIES
-from tests.pretrained.peers import MODELS, WORDS, batch, torch, transformers, write
+from tests.pretrained.peers import MODELS, batch, torch, transformers, write
 from tests.pretrained.test_families import expect_same_bits, named, named_gradients
 
 AUTO = {
@@ -148,7 +148,7 @@ def test_a_new_head_opens_in_transformers(kind, head, tmp_path):
     for name, ours in by_name(net.forward(False, x)).items():
         mask = there(x, name, ours)
         far = abs((ours - wanted[name].numpy()) * mask).max()
-        assert 0 < abs(ours).max()
+        assert abs(ours).max() > 0
         assert far <= 1e-5 * abs(ours).max()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,7 +5,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.errors import ConfigError
-from tests.pretrained.peers import make, torch, write
+from tests.pretrained.peers import MODELS, make, torch, write
 
 NETS = ["llama", "gpt2", "t5", "bart", "mbart"]
 INPUTS = {key: ["input_ids", "decoder_input_ids"] for key in NETS[2:]}
@@ -75,3 +75,30 @@ def test_the_ids_of_transformers(name, search, models):
         for row, own in zip(theirs[:, start:], ours, strict=True):
             ends = [k + 1 for k, id in enumerate(row) if id in (2, 11)]
             assert own.tolist() == row[: min(ends, default=len(row))].tolist()
+
+
+# Under dynamic scaling a model of transformers remembers the longest text that it has met.
+CAUSAL = [
+    name
+    for name, (kind, _) in MODELS.items()
+    if kind.endswith(("CausalLM", "LMHeadModel")) and name not in ("llama, dynamic",)
+]
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_every_decoder_writes_the_ids_of_transformers(name, tmp_path):
+    """Greedily, by a recorded decoder, beyond the windows."""
+    model = make(name, 5)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.mul_(2.0 if param.ndim > 1 else 1.0)
+    model.generation_config.eos_token_id = None
+    net = pretrained.load(write(model, tmp_path))
+    prompts = np.random.default_rng(0).integers(3, 48, (2, 5))
+    mask = torch.ones(prompts.shape)
+    theirs = model.generate(
+        torch.tensor(prompts), attention_mask=mask, max_new_tokens=9, do_sample=False
+    ).numpy()
+    ours = net.generate(prompts, 9, temperature=0, stop=[])
+    assert np.array_equal(theirs[:, 5:], ours)
