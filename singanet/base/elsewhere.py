@@ -294,7 +294,7 @@ _TOGETHER = {
         " RandomElasticTransform RandomErasing RandomFlip RandomGaussianBlur RandomGrayscale"
         " RandomHue RandomInvert RandomPerspective RandomPosterization RandomRotation"
         " RandomSaturation RandomSharpness RandomShear RandomTranslation RandomZoom"
-        " STFT STFTInitializer STFTSpectrogram Solarization"
+        " STFT STFTSpectrogram Solarization"
     ),
     _ENCODED: (
         "CategoryEncoding Discretization HashedCrossing Hashing IntegerLookup Normalization"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.elsewhere import is_library
 from singanet.checkpoint import FORMATS
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import OneFile, Writing
@@ -196,6 +197,15 @@ class Session(Course):
     def rank(self) -> int:
         """The rank of this process: 0 prints, and writes files."""
         return self.ranks.rank
+
+    @property
+    def adds(self) -> bool:
+        """Whether a callback of the user's own may add measures to the logs of an epoch."""
+        return any(
+            "on_epoch_end" in vars(kind) and not is_library(kind)
+            for callback in self.callbacks
+            for kind in type(callback).__mro__
+        )
 
     def of_first(self, value: Any) -> Any:
         """Return rank 0's ``value``, plain data or arrays; all ranks call it at the same point."""

@@ -358,7 +358,7 @@ class ModelCheckpoint(Callback):
             hold(self.folder, self.session, self)
         self._last_written = self.clock()
         if self.monitor is not None:
-            self.monitor.begin(self.session.names, self.session.compiled.metrics)
+            self.monitor.begin(self.session.names, self.session.compiled.metrics, self.session.adds)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Write ``step.npz`` if it is due; complete files written since the last step."""
@@ -370,7 +370,7 @@ class ModelCheckpoint(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove old files."""
-        best = self.monitor is not None and self.monitor.better(logs[self.monitor.name])
+        best = self.monitor is not None and self.monitor.better(self.monitor.value(logs))
         ended = self.session.stopping or epoch + 1 == self.session.epochs
         due = self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0
         if best or due:

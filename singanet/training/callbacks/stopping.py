@@ -240,26 +240,42 @@ class Monitor:
         self.min_delta = abs(float(min_delta))
         self.best = math.nan
 
-    def begin(self, names: Iterable[str], metrics: Mapping[str, Any] | None = None) -> None:
+    def begin(
+        self, names: Iterable[str], metrics: Mapping[str, Any] | None = None, added: bool = False
+    ) -> None:
         """Reset the best value, and resolve ``name`` and ``mode`` for the measures ``names``.
 
-        ``metrics`` are the metrics among them. Errors: an unknown name; ``mode`` "auto" for a
-        measure without a known direction.
+        ``metrics`` are the metrics among them; if ``added``, callbacks may add others. Errors: an
+        unknown name; ``mode`` "auto" for a measure without a known direction.
         """
         known = list(names)
         if self.name == "auto":
             self.name = "val_loss" if "val_loss" in known else "loss"
-        if self.name not in known:
-            raise UnknownNameError(
-                f"{self._where}, monitor",
-                expected=one_of(known),
-                received=brief(self.name),
-                advice="pass validation_data to net.fit"
+        if self.name not in known and not added:
+            raise self._unknown(
+                known,
+                "pass validation_data to net.fit"
                 if self.name.startswith("val_") and "val_loss" not in known
                 else did_you_mean(self.name, known, "choose a listed name"),
             )
         self.direction = self._asked(metrics or {}) if self.mode == "auto" else self.mode
         self.best = math.nan
+
+    def _unknown(self, known: Iterable[str], advice: str) -> UnknownNameError:
+        return UnknownNameError(
+            f"{self._where}, monitor",
+            expected=one_of(known),
+            received=brief(self.name),
+            advice=advice,
+        )
+
+    def value(self, logs: Mapping[str, float]) -> float:
+        """Return the measure of an epoch. Errors: no callback has added it to ``logs``."""
+        if self.name not in logs:
+            raise self._unknown(
+                logs, "put the callback that adds it to logs in on_epoch_end before this one"
+            )
+        return logs[self.name]
 
     def _asked(self, metrics: Mapping[str, Any]) -> str:
         """Return "min" or "max", as the measure defines it."""
@@ -332,12 +348,12 @@ class EarlyStopping(Callback):
 
     def on_train_begin(self) -> None:
         """Reset the result of an earlier fit. Errors: an unknown monitor."""
-        self.monitor.begin(self.session.names, self.session.compiled.metrics)
+        self.monitor.begin(self.session.names, self.session.compiled.metrics, self.session.adds)
         self.best_epoch, self._waited, self._best_values = -1, 0, {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Store the parameters of a better epoch, or count epochs without improvement."""
-        if self.monitor.better(logs[self.monitor.name]):
+        if self.monitor.better(self.monitor.value(logs)):
             self.best_epoch, self._waited = epoch, 0
             if self.restore_best_weights:
                 self._keep()
@@ -431,7 +447,7 @@ class ReduceOnPlateau(Callback):
 
     def on_train_begin(self) -> None:
         """Set the optimizer's schedule. Errors: its rate follows another schedule."""
-        self.monitor.begin(self.session.names, self.session.compiled.metrics)
+        self.monitor.begin(self.session.names, self.session.compiled.metrics, self.session.adds)
         rule = self.session.rule
         if isinstance(rule.learning_rate, (int, float)):
             rule.learning_rate = self._made(float(rule.learning_rate), mode=self.monitor.direction)
@@ -455,4 +471,4 @@ class ReduceOnPlateau(Callback):
         """Pass the epoch's value to the schedule."""
         plateau = self.session.rule.learning_rate
         if isinstance(plateau, Plateau):
-            plateau.observe(logs[self.monitor.name])
+            plateau.observe(self.monitor.value(logs))

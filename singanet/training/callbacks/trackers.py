@@ -56,10 +56,10 @@ class OptunaPruning(Callback):
         """Check the monitor. Errors: an unknown measure; the study's direction is the opposite."""
         session = self.session
         self._pruned = None
-        self.monitor.begin(session.names)
+        self.monitor.begin(session.names, added=session.adds)
         by_itself = Monitor(_WHERE, self.monitor.name)
         try:
-            by_itself.begin(session.names, session.compiled.metrics)
+            by_itself.begin(session.names, session.compiled.metrics, session.adds)
         except ArgumentError:
             return  # only the study defines a direction
         if by_itself.direction != self.monitor.mode:
@@ -76,7 +76,7 @@ class OptunaPruning(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Report the value, and stop if Optuna prunes the trial."""
-        value = float(logs[self.monitor.name])
+        value = float(self.monitor.value(logs))
         self.trial.report(value, epoch)
         if self.trial.should_prune():
             self._pruned = f"pruned after epoch {epoch + 1}, at {self.monitor.name} {value:.6g}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, UnknownNameError
 from singanet.metric import F1, Accuracy, FBeta, Metric, Perplexity, RootMeanSquaredError
 from singanet.optimizer import SGD
 from singanet.optimizer.schedules import Cosine
@@ -192,3 +192,27 @@ def test_the_rate_of_every_epoch_is_the_schedules(build, data, schedule, rates):
 def test_rates_that_are_none(build, data, rate):
     with pytest.raises(ArgumentError, match="epoch 0"):
         build().fit(*data, callbacks=[LearningRate(lambda epoch: rate)], verbose=False)
+
+
+class Adds(Callback):
+    """Adds a measure to the logs of each epoch, as a callback of a user's own does."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def on_epoch_end(self, epoch, logs):
+        logs[self.name] = float(-epoch)
+
+
+@pytest.mark.parametrize("make", [EarlyStopping, ReduceOnPlateau, partial(cb.ModelCheckpoint, "f")])
+def test_a_measure_that_a_callback_adds_can_be_watched(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    watch = make(monitor="kid", mode="min")
+    _, fit = fitted(watch, ["accuracy"])
+    assert fit(Adds("kid"))["kid"] == [0, -1, -2, -3]
+    if make is not ReduceOnPlateau:  # whose schedule has the best value
+        assert watch.monitor.best == -3
+    with pytest.raises(UnknownNameError, match="put the callback that adds it"):
+        fitted(make(monitor="kid", mode="min"), ["accuracy"])[1](Adds("other"))
+    with pytest.raises(ArgumentError, match="pass mode='max'"):
+        fitted(make(monitor="kid"), ["accuracy"])[1](Adds("kid"))
