@@ -6,7 +6,7 @@ import pytest
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, metric, optimizer
 from singanet import functional as F
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, DataError
 from singanet.layers import Activation, Conv2D, Dense, Flatten, Pad, Softmax
 from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy, from_function
 from singanet.metric import Accuracy
@@ -462,6 +462,26 @@ def check_a_measure_of_a_callback(folder):
     best = callbacks.ModelCheckpoint(folder, monitor="val_kid", mode="min")
     assert here.fit(X, Y, epochs=2, callbacks=[Kid(), best], verbose=False)["val_kid"] == [3, 2]
     assert best.monitor.best == 2
+
+
+@what("`tf.data.Dataset`")
+def check_batches():
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, k):
+            return X[8 * k : 8 * k + 8], Y[8 * k : 8 * k + 8]
+
+    def batches(epoch):
+        return (Data()[k] for k in range(3))
+
+    here, there = compiled(*both())
+    ours = here.fit(batches, epochs=2, validation_data=batches, verbose=False)
+    fit = {"epochs": 2, "validation_data": Data(), "shuffle": False, "verbose": 0}
+    close(ours["val_loss"], there.fit(Data(), **fit).history["val_loss"])
+    with pytest.raises(DataError, match="pass a function of the epoch"):
+        here.fit(batches(0), epochs=2, verbose=False)
 
 
 @what("`BackupAndRestore`")
