@@ -169,6 +169,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
     return kind(**before | arguments)
 
 
+@cache
 def _always_written(kind: type[Configurable]) -> list[str]:
     """Return the `Configurable._always_written` arguments that ``kind``'s constructor takes."""
     names = kind._always_written

@@ -390,12 +390,12 @@ def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
     scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
     shift = values.get("beta", 0.0) - values["mean"] * scale
-    found = {
-        "weight": given["weight"].value * scale[:, None],
-        "bias": given["bias"].value * scale + shift if "bias" in given else shift,
-    }
-    for key, array in found.items():
-        made[key].retype(array.astype(given["weight"].value.dtype, copy=False))
+    weight = given["weight"].value
+    folded = lasting(weight.shape, weight.dtype)
+    np.multiply(weight, scale[:, None], out=folded, casting="same_kind")
+    bias = given["bias"].value * scale + shift if "bias" in given else shift
+    made["weight"].retype(folded)
+    made["bias"].retype(bias.astype(weight.dtype, copy=False))
     return made
 
 
