@@ -170,6 +170,16 @@ def test_a_file_to_validate_with(llama, texts, chats, tmp_path):
     assert np.isclose(figures(tmp_path / "run")["test_loss"], loss, rtol=1e-4)
 
 
+def test_all_data_may_be_trained_on(llama, texts, tmp_path, refused, told):
+    run = tmp_path / "run"
+    done(llama, texts, run, "--validation-split", 0)
+    assert figures(run)["test_loss"] is None
+    assert "validation_perplexity" not in figures(run)
+    assert {"before", "after"} <= figures(run, "samples").keys()
+    assert "trained on all of its data; pass other data by --data" in refused("evaluate", run)
+    assert "perplexity" in told("evaluate", run, "--data", texts)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_rows_of_one_text_each(kind, chats, tmp_path):

@@ -151,7 +151,11 @@ COMMANDS = {
             "--method some": "--method: expected 'full', 'lora', 'blocks'",
             "--rank 4": "--rank: expected --method lora",
             "--method lora --rank 999": "expected a rank of at most",
-            "--validation-split 0": "--validation-split: expected a share above 0",
+            "--beta 0.1": "--beta: expected --method dpo", "--method reward --beta 1": "--beta: ",
+            "--method dpo --beta 0": "--beta: expected a positive number",
+            "--method dpo": "expected an object with 'prompt', 'chosen', 'rejected'",
+            "--method dpo --no-pack": "--no-pack: expected both answers",
+            "--method dpo --rank 999": "expected a rank of at most",
             "--memory-budget 1kB": "expected at least", "--too-long keep": "expected 'refuse'",
             "--optimizer none": "expected '", "--validation none.txt": "no such file"
         }.items()

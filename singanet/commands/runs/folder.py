@@ -212,14 +212,14 @@ _NETS = ("model", "from_")
 
 _SETTLED = (
     *(*_NETS, "target", "leave_out", "min_count", "optimizer", "batch_size", "mixed_precision"),
-    *("accumulate", "method", "rank"),
+    *("accumulate", "method", "rank", "beta"),
 )
 """Options of a training state; a resumption may change the other ones."""
 
 
 def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Errors: `ArgumentError` for an option that differs from the run's."""
-    recipe = own_recipe(saved.get("model"), saved.get("from_"), saved.get("method"))
+    recipe = own_recipe(*(saved.get(key) for key in ("model", "from_", "method", "rank")))
     usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
     usual["min_count"] = 1
     for name in _SETTLED:

@@ -19,6 +19,7 @@ from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
+from singanet.data.tokens.pairs import METHODS
 from singanet.data.tokens.text_files import TextFiles
 from singanet.decoding import BeamSearch, Decoder, DraftModel, Processors, Sampling, Writer
 from singanet.decoding import generate as written
@@ -292,8 +293,8 @@ USUAL_LENGTH, SAMPLE, USUAL_RANK = 512, 48, 8
 ADAPTER = "adapter"
 """The folder of the trained low-rank pairs, within the run folder."""
 _BLOCKS, _WINDOW = 32, 1 << 20
-_OWN = ("validation", "length", "too_long", "prompt", "method", "rank")
-_PACKED = ("input_ids", "segments")
+_OWN = ("validation", "length", "too_long", "prompt", "method", "rank", "beta")
+PACKED = ("input_ids", "segments")
 
 
 def expect_no_texts(options: RunOptions) -> None:
@@ -315,11 +316,11 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     data without texts; no run folder.
     """
     place = model_in(str(options.from_))
-    _expect_complete(options)
+    expect_complete(options)
     inputs = _inputs(place, options.pack)
     drawn = drawn_net(place, inputs)
     expect_causal(drawn, place)
-    length = _length(options.length, drawn)
+    length = length_of(options.length, drawn)
     net = pretrained.load(place, inputs=inputs, seed=options.seed)
     if options.method == "lora":
         net.adapt(USUAL_RANK if options.rank is None else options.rank)
@@ -329,7 +330,8 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     return net, task
 
 
-def _expect_complete(options: RunOptions) -> None:
+def expect_complete(options: RunOptions) -> None:
+    """Errors: `ArgumentError` without data or a run folder, and for options of other methods."""
     needs = {
         "data": "a .txt or .jsonl file, or a folder of them",
         "out": "a run folder, for the tuned model",
@@ -338,26 +340,26 @@ def _expect_complete(options: RunOptions) -> None:
         if getattr(options, name) is None:
             advice = f"add --{name}"
             raise refusal(f"--{name}", expected, "none", advice)
-    if options.rank is not None and options.method != "lora":
-        expected = "--method lora as well"
-        raise refusal("--rank", expected, f"--method {options.method or 'full'}", "remove it")
-    if not options.kept_back:
-        expected = "a share above 0, to evaluate the tuned model"
-        raise refusal("--validation-split", expected, "0", "pass a file with --validation instead")
+    for name, known in (("rank", ("lora", *METHODS)), ("beta", METHODS[:3])):
+        if getattr(options, name) is not None and options.method not in known:
+            expected = f"--method {one_of(known)} as well".replace("'", "")
+            received = f"--method {options.method or 'full'}"
+            raise refusal(f"--{name}", expected, received, "remove it")
 
 
 def _inputs(place: Path, pack: bool) -> Sequence[str]:
     """Return the inputs for rows of several texts if the net separates them, otherwise of one."""
     if pack:
         try:
-            drawn_net(place, _PACKED)
+            drawn_net(place, PACKED)
         except ArgumentError:
-            return _PACKED[:1]
-        return _PACKED
-    return _PACKED[:1]
+            return PACKED[:1]
+        return PACKED
+    return PACKED[:1]
 
 
-def _length(given: int | None, net: PretrainedNet) -> int:
+def length_of(given: int | None, net: PretrainedNet) -> int:
+    """Return the tokens of a row. Errors: `ArgumentError` for more than ``net`` reads."""
     most = net.most_steps
     length = min(USUAL_LENGTH, most or USUAL_LENGTH) if given is None else given
     if length < 1 or (most is not None and length > most):
@@ -388,7 +390,9 @@ class PublishedTexts(Task):
         self._before: EpochResult | None = None
         self._samples: dict[str, str] = {}
         self._test = self._loader(str(options.validation or options.data), 1, False)
-        if options.validation is None:
+        self.tests = bool(options.kept_back)
+        # Without a share to validate with these are the training data, for a sample alone.
+        if options.validation is None and self.tests:
             self._test = self._test.keep_back(options.kept_back)
 
     @classmethod
@@ -401,11 +405,7 @@ class PublishedTexts(Task):
         settings: dict[str, Any] = {"inputs": self._inputs, "shuffle": shuffle}
         if "segments" not in self._inputs:
             settings["pad_to"] = sorted({max(1, length // 4), max(1, length // 2), length})
-        if self._options.validation is None:
-            # Enough blocks to keep back a share of even a small file.
-            size = sum(TextFiles(path, _WINDOW).sizes.values())
-            settings["window"] = min(_WINDOW, max(1, size // _BLOCKS))
-        settings["seed"] = self._options.seed
+        settings |= {"window": window_of(path, self._options), "seed": self._options.seed}
         if part is not None:
             settings["rank"], settings["world_size"] = part
         if not is_chat(path):
@@ -423,7 +423,7 @@ class PublishedTexts(Task):
         """Return full batches of rows in an order by ``seed``."""
         rows = self.rows_here(recipe)
         loader = self._loader(self.name, rows, shuffle, self.part)
-        if self._options.validation is None:
+        if self._options.validation is None and self.tests:
             loader.keep_back(self._options.kept_back)
         return loader
 
@@ -439,6 +439,7 @@ class PublishedTexts(Task):
     def evaluate(self, net: FeedForwardNet) -> EpochResult:
         """Return the mean loss per token over all batches."""
         total, tokens = 0.0, 0
+        self._expect_tests()
         batches = self.test_batches()
         for x, y in progress(batches, "evaluate", batches._batch_count):
             count = int(np.count_nonzero(y != -100))
@@ -451,17 +452,25 @@ class PublishedTexts(Task):
             raise refusal(f"data {self.name!r}", expected, received, advice, DataError)
         return EpochResult(total / tokens, None)
 
+    def _expect_tests(self) -> None:
+        """Errors: `ArgumentError` without data to validate with."""
+        if not self.tests:
+            expected = "texts to validate with"
+            received = "none: the run was trained on all of its data"
+            raise refusal(f"data {self.name!r}", expected, received, "pass other data by --data")
+
     def begin(self, net: FeedForwardNet) -> None:
         """Compute the perplexity and a sample before the training."""
-        self._before = self.evaluate(net)
         prompt, ids = self._prompt()
         self._samples = {"prompt": prompt, "before": self._written(net, ids)}
-        self._samples["loss_before"] = repr(self._before.loss)
+        if self.tests:
+            self._before = self.evaluate(net)
+            self._samples["loss_before"] = repr(self._before.loss)
 
     def note(self, folder: Path) -> None:
         """Write the sample, which a resumed run does not repeat."""
         if self._samples:
-            _write_samples(folder, self._samples)
+            write_samples(folder, self._samples)
 
     def end(self, net: FeedForwardNet, figures: dict[str, Any]) -> None:
         """Write the tuned model and the samples to the run folder, and add the perplexity."""
@@ -469,14 +478,20 @@ class PublishedTexts(Task):
         samples = self._samples or read_run(out).samples
         prompt, ids = self._prompt()
         samples = {"prompt": prompt, **samples, "after": self._written(net, ids)}
-        figures["validation_perplexity"] = perplexity(figures["test_loss"])
+        if self.tests:
+            figures["validation_perplexity"] = perplexity(figures["test_loss"])
         if "loss_before" in samples:
             figures["perplexity_before"] = perplexity(float(samples["loss_before"]))
         rate = figures["samples_per_second"] * self.input_shape[0]
         figures["tokens_per_second"] = rate
-        _write_samples(out, samples)
+        write_samples(out, samples)
+        self._save(net)
+
+    def _save(self, net: FeedForwardNet) -> None:
+        """Write the tuned model and its low-rank pairs, if any, to the run folder."""
+        out = Path(str(self._options.out))
         model = out / MODEL
-        if self._options.method == "lora":
+        if any(layer.adapters for layer in net.layers):
             pretrained.save_adapter(cast("PretrainedNet", net), out / ADAPTER)
         pretrained.save(net, model, merged=True)
         if not (model / "tokenizer.json").is_file():
@@ -495,11 +510,14 @@ class PublishedTexts(Task):
             return given, tokenizer.encode(given)
         x, y = next(iter(self.test_batches()))
         row = (x["input_ids"] if isinstance(x, dict) else x)[0]
+        ids = row[: max(1, min(self._asked(x, y), len(row)))]
+        return tokenizer.decode(ids), ids
+
+    def _asked(self, x: Any, y: Array) -> int:
+        """Return how many tokens of the first row are the start of a sample."""
         # Of a conversation the part that is not trained on, the question; of texts some tokens.
         learnt = np.flatnonzero(y[0] != -100)
-        first = int(learnt[0]) + 1 if self._chats and len(learnt) else 16
-        ids = row[: max(1, min(first, len(row)))]
-        return tokenizer.decode(ids), ids
+        return int(learnt[0]) + 1 if self._chats and len(learnt) else 16
 
     @property
     def _chats(self) -> bool:
@@ -507,10 +525,18 @@ class PublishedTexts(Task):
 
     def _written(self, net: FeedForwardNet, ids: Array) -> str:
         # A single text has no segments.
-        alone = drawn_net(str(self._options.from_), _PACKED[:1], cast("PretrainedNet", net))
+        alone = drawn_net(str(self._options.from_), PACKED[:1], cast("PretrainedNet", net))
         texts = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
         # A piece is a token, or a few.
         return "".join(progress(texts, "sample", SAMPLE))
+
+
+def window_of(path: str, options: RunOptions, blocks: int = _BLOCKS) -> int:
+    """Return the bytes of a block: even of a small file there are ``blocks``, to keep some back."""
+    if options.validation is not None or not options.kept_back:
+        return _WINDOW
+    size = sum(TextFiles(path, _WINDOW).sizes.values())
+    return min(_WINDOW, max(1, size // blocks))
 
 
 def is_chat(path: str) -> bool:
@@ -528,6 +554,7 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def _write_samples(out: Path, samples: dict[str, str]) -> None:
+def write_samples(out: Path, samples: dict[str, str]) -> None:
+    """Write texts from before and after the training to the run folder ``out``."""
     with replacing(out / SAMPLES) as temporary:
         temporary.write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", "utf-8")

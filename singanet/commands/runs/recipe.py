@@ -14,6 +14,7 @@ from singanet.base.kinds import checked_bytes
 from singanet.commands.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
 from singanet.commands.runs.published import is_published
 from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal, unknown
+from singanet.data.tokens.pairs import METHODS
 from singanet.errors import SingaNetError, one_of
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
@@ -52,14 +53,19 @@ TEXT_TUNING = Recipe(epochs=1, batch_size=8, optimizer="adafactor", lr=0.001, we
 
 _PAIRS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.001, weight_decay=0.0)
 _BLOCKS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.0001, weight_decay=0.0)
+_PREFERENCES = Recipe(epochs=1, batch_size=8, optimizer="adafactor", lr=1e-4, weight_decay=0.0)
+_PREFERENCE_PAIRS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=1e-4, weight_decay=0.0)
 TUNINGS = {"full": TEXT_TUNING, "lora": _PAIRS, "blocks": _BLOCKS}
+TUNINGS |= dict.fromkeys(METHODS, _PREFERENCES)
 """Recipes by the trained part of a published model."""
 
 _KNOWING = 0.1
 """The factor of the usual rate for the model's own parameters."""
 
 
-def own_recipe(model: str | None, from_: str | None, method: str | None = None) -> Recipe:
+def own_recipe(
+    model: str | None, from_: str | None, method: str | None = None, rank: int | None = None
+) -> Recipe:
     """Return the recipe of the net to train.
 
     Errors: both, or neither; an unknown ready net; an unknown ``method`` of a published model.
@@ -73,12 +79,14 @@ def own_recipe(model: str | None, from_: str | None, method: str | None = None) 
         return FINE_TUNING
     if method is not None and method not in TUNINGS:
         raise unknown("--method", method, TUNINGS, "remove it")
+    if method in METHODS and rank is not None:
+        return _PREFERENCE_PAIRS
     return TUNINGS[method or "full"]
 
 
 def checked_recipe(options: RunOptions) -> Recipe:
     """Return the net's recipe with the user's options, after all checks that are possible here."""
-    own = own_recipe(options.model, options.from_, options.method)
+    own = _recipe_of(options)
     optimizer = options.optimizer or own.optimizer
     usual = {
         "optimizer": optimizer,
@@ -96,12 +104,18 @@ def checked_recipe(options: RunOptions) -> Recipe:
 
 def usual_rate(options: RunOptions) -> float:
     """Return the default learning rate: the net's own, or the optimizer's."""
-    own = own_recipe(options.model, options.from_, options.method)
+    own = _recipe_of(options)
     optimizer = options.optimizer or own.optimizer
     if optimizer == own.optimizer:
         return own.lr
     rate = USUAL_RATES.get(optimizer, own.lr)
+    if own == _PREFERENCES:
+        return rate * _KNOWING**3
     return rate * _KNOWING if own in (TEXT_TUNING, _BLOCKS) else rate
+
+
+def _recipe_of(options: RunOptions) -> Recipe:
+    return own_recipe(options.model, options.from_, options.method, options.rank)
 
 
 def class_weights(

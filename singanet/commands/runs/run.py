@@ -19,6 +19,7 @@ from singanet.commands.runs import optimizers as rules
 from singanet.commands.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
 from singanet.commands.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
 from singanet.commands.runs.own_data import OwnOptions, read_record
+from singanet.commands.runs.preferences import is_by_preferences, preference_task
 from singanet.commands.runs.published import ADAPTER, expect_no_texts, is_published, published_task
 from singanet.commands.runs.published import MODEL as PUBLISHED
 from singanet.commands.runs.recipe import (
@@ -151,7 +152,8 @@ def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[C
 def _prepared(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
     """Return the net, its task, and for a net from a file the description to save."""
     if options.from_ is not None and is_published(options.from_):
-        return *published_task(options), None
+        made = preference_task if is_by_preferences(options) else published_task
+        return *made(options), None
     expect_no_texts(options)
     before = options.out if resumes else options.from_
     record = None if before is None else read_record(Path(before))
@@ -236,7 +238,7 @@ def _tested(
     comm = init()
     # Some ranks may have died.
     task.part = task.part if task.part.world_size == 1 else BatchShare(comm.rank, comm.size)
-    tested = task.evaluate(net)
+    tested = task.evaluate(net) if task.tests else None
     # Pipeline stages have the same samples, other ranks different ones.
     seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
@@ -245,15 +247,15 @@ def _tested(
         "data": task.name,
         "epochs": len(history.epochs),
         "train_loss": history["loss"][-1],
-        "test_loss": tested.loss,
-        "test_accuracy": tested.metric,
+        "test_loss": None if tested is None else tested.loss,
+        "test_accuracy": None if tested is None else tested.metric,
         "seconds": trained.seconds,
         "samples_per_second": samples / trained.seconds,
         "peak_gradient_bytes": trained.peak,
         "parameter_bytes": sum(param.nbytes for param in net.params()),
     }
     for name in task.metrics or ():
-        figures[f"test_{name}"] = tested.logs[name]
+        figures[f"test_{name}"] = None if tested is None else tested.logs[name]
     if comm.size > 1:
         figures["ranks"] = comm.size
     if comm.rank == 0:
@@ -263,7 +265,8 @@ def _tested(
     if options.json is not None and comm.rank == 0:
         write_json(options.json, figures)
     kept = _kept(options, task) if comm.rank == 0 else ""
-    return RunResult(figures, task.report(tested), kept)
+    text = "trained on all data" if tested is None else task.report(tested)
+    return RunResult(figures, text, kept)
 
 
 def _kept(options: RunOptions, task: Task) -> str:

@@ -248,9 +248,19 @@ class RunOptions:
     method: Annotated[
         str | None,
         "HOW",
-        "trained part of a published model: full, lora or blocks (default: full)",
+        "trained part of a published model: full, lora or blocks (default: full); or all of it by"
+        " preferences: dpo, orpo, kto or reward",
     ] = None
-    rank: Annotated[int | None, "N", "rank of --method lora (default: 8)"] = None
+    rank: Annotated[
+        int | None, "N", "rank of low-rank pairs: of lora (default: 8), or by preferences"
+    ] = None
+    beta: Annotated[
+        float | None,
+        "F",
+        "of dpo and kto: above 0, a large value keeps the model close to where it began; of orpo "
+        "the weight of the odds (default: 0.1)",
+        positive("0.1 is usual"),
+    ] = None
     target: Annotated[
         str | None, "COLUMN|FILE.npy", "classes of --data: the column of a table, or an array"
     ] = None
@@ -295,7 +305,7 @@ GROUPS = {
     "optimizer": ("optimizer", "lr", "weight_decay", "clip", "clip_by", "accumulate"),
     "memory": ("memory_budget", "offload_folder", "mixed_precision"),
     "results": ("out", "resume", "live", "keep", "save_every", "json", "tensorboard", "quiet"),
-    "published models": ("method", "rank", "length", "pack", "too_long", "prompt"),
+    "published models": ("method", "rank", "beta", "length", "pack", "too_long", "prompt"),
     "several processes": ("parallel", "ratio", "every"),
 }
 """The options by the title under which the help shows them."""

@@ -37,6 +37,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.metric import Metric
 from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
 from singanet.types import Array, Shape
@@ -105,8 +106,10 @@ class Task(ABC):
     """Recorders of a run that do not fit the task."""
     afterwards = "predict {} --out predictions.csv"
     """The command that uses the trained net, with {} for its run folder."""
-    metrics: Sequence[str] | None = None
+    metrics: Sequence[str] | Mapping[str, Metric] | None = None
     """Metrics that replace the net's own; the first is the result's metric."""
+    tests = True
+    """Whether there are data for the test."""
     class_names: Sequence[str] = ()
     """The names of the classes; () for their numbers."""
     sample_names: Sequence[str] = ()

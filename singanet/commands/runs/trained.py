@@ -16,6 +16,7 @@ from singanet.base.files import expect_inside, replacing
 from singanet.base.progress import progress
 from singanet.commands.runs.folder import described_net, saved_options, saved_settings
 from singanet.commands.runs.own_data import OwnOptions, learnt_table, read_record
+from singanet.commands.runs.preferences import is_by_preferences, preference_task
 from singanet.commands.runs.published import (
     MODEL,
     is_published,
@@ -342,13 +343,18 @@ def _published(
     """Do `trained` for a tuned published model, on the validation data or the file ``data``."""
     chosen = RunOptions(**options, out=folder)
     checkpoint = path.is_file() or best or any(folder.glob("*.npz"))
-    if (folder / MODEL / MODEL_CONFIG).is_file():
+    judged = is_by_preferences(options)
+    if judged and not checkpoint:
+        expected = "a checkpoint of the run, whose net compares answers"
+        raise refusal(f"folder {str(folder)!r}", expected, "none", "load its model folder instead")
+    # Rewards are relative to the model before the training.
+    if not judged and (folder / MODEL / MODEL_CONFIG).is_file():
         # It has the tokenizer and the settings of the base model, which may have moved.
         chosen = replace(chosen, from_=str(folder / MODEL))
         chosen = chosen if checkpoint else replace(chosen, method=None, rank=None)
     if data is not None:
         chosen = replace(chosen, validation=data)
-    net, task = published_task(chosen)
+    net, task = (preference_task if judged else published_task)(chosen)
     if checkpoint:
         net.load(_weights(path, best))
     return net, task

@@ -182,17 +182,32 @@ class Pairs(TokenLoader):
         place = None if file is None else path_of(file, "file")
         if place is not None and self._read_reference(place, net):
             return
-        found: dict[tuple[int, int], list[Array]] = {}
+        found: dict[tuple[int, int], list[Array]] = {part: [] for part in self._parts()}
         for block in progress(range(len(self.files.blocks)), "reference"):
             rows = self._lines(block)
             for first in range(0, len(rows), self.batch_size):
                 several = rows[first : first + self.batch_size]
                 for row, value in zip(several, self._predicted(net, several), strict=True):
-                    found.setdefault(row.part, []).append(value)
+                    found[row.part].append(value)
         self._reference.clear()
-        self._reference.update({part: np.stack(values) for part, values in found.items()})
+        for part, values in found.items():
+            self._reference[part] = np.array(values, np.float32).reshape(-1, 2)
         if place is not None:
-            self._write_reference(place)
+            self.save_reference(place)
+
+    def refer_as(self, other: Pairs) -> None:
+        """Use the reference's outputs of ``other``, a loader of the same rows.
+
+        Errors: `ArgumentError` for a loader of other rows.
+        """
+        if other._rows_identity() != self._rows_identity():
+            raise ArgumentError(
+                "Pairs.refer_as, other",
+                expected="a loader of the same files, tokenizer, method, length and window",
+                received="another one",
+                advice="call refer(net)",
+            )
+        self._reference = other._reference
 
     def _predicted(self, net: Any, rows: list[PairRow]) -> Array:
         values = np.asarray(net.predict(self._inputs_of(rows)), np.float32)
@@ -218,6 +233,8 @@ class Pairs(TokenLoader):
         found = dict(zip(map(tuple, parts), np.split(values, ends), strict=True))
         first = next((rows for b in range(len(self.files.blocks)) if (rows := self._lines(b))), [])
         first = first[: self.batch_size]
+        if not found.keys() >= {*self._parts()}:
+            return False
         if first:
             stored_values = np.stack([found[row.part][row.number] for row in first])
             if not np.allclose(stored_values, self._predicted(net, first), _CLOSE, _CLOSE):
@@ -226,8 +243,13 @@ class Pairs(TokenLoader):
         self._reference.update(found)
         return True
 
-    def _write_reference(self, place: Path) -> None:
-        reference = self._reference
+    def save_reference(self, file: str | os.PathLike[str]) -> None:
+        """Write the reference's outputs to ``file``, an ``.npz`` file for `refer`.
+
+        Errors: `FileAccessError`; `CallOrderError` before `refer`.
+        """
+        self._expect_reference()
+        place, reference = path_of(file, "file"), self._reference
         arrays = {
             "rows": np.array(self._rows_identity(), np.int64),
             "values": np.concatenate([*reference.values(), np.empty((0, 2), np.float32)]),
@@ -238,9 +260,19 @@ class Pairs(TokenLoader):
             np.savez(stream, **arrays)  # type: ignore[arg-type]
 
     def _rows_identity(self) -> list[int]:
-        names = ("files", "tokenizer", "length", "window", "method", "too_long")
-        own = self._identity()
-        return [*(own[name] for name in names), own["batch_size"] * (self.method == "kto")]
+        """Return numbers by which rows, and their parts of the files, can be compared."""
+        names = ("tokenizer", "length", "window", "method", "too_long")
+        own, files = self._identity(), [f"{p.name} {size}" for p, size in self.files.sizes.items()]
+        listed = zlib.crc32("\n".join(files).encode("utf-8", "surrogateescape"))
+        together = self._together if self.method == "kto" else 0
+        return [listed, together, *(own[name] for name in names)]
+
+    def _parts(self, blocks: Sequence[int] | None = None) -> dict[tuple[int, int], Path]:
+        """Return the parts of the ``blocks``, None for all, with their files."""
+        numbers = {path: k for k, path in enumerate(self.files.sizes)}
+        chosen = range(len(self.files.blocks)) if blocks is None else blocks
+        parts = [part for block in chosen for part in self.files.blocks[block]]
+        return {(numbers[part.path], part.begin): part.path for part in parts}
 
     def _expect_reference(self) -> None:
         if self.needs_reference and not self._reference:
@@ -264,8 +296,7 @@ class Pairs(TokenLoader):
     def _lines(self, block: int) -> list[PairRow]:
         """Return the rows of a block in the order of the files."""
         counts: dict[tuple[int, int], int] = {}
-        places = {path: k for k, path in enumerate(self.files.sizes)}
-        parts = {part.path: (places[part.path], part.begin) for part in self.files.blocks[block]}
+        parts = {path: part for part, path in self._parts([block]).items()}
         found = []
         for record in self.files.records(block):
             made = self._texts_of(record)
