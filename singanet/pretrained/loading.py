@@ -180,8 +180,7 @@ def make(
     drawing.pixels = pixels
     pooling = None if plan.form is not None or not drawing.is_bare else sentence
     if plan.kind == EMBEDDING and pooling is None:
-        drawing.pixels = pixels
-    pooling = SentencePooling("mean", unit=False)
+        pooling = SentencePooling("mean", unit=False)
     drawing.pools, drawing.choices = pooling is not None, plan.choices
     drawing.one_text = plan.form is not None and plan.form.reads == "last"
     added: set[str] = set()
