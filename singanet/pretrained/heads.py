@@ -4,30 +4,19 @@ A head maps the last hidden states of a model without one to outputs with the na
 The heads of a family are one row of `HEADS`: its class names, the prefix of the model's arrays, and
 the modules of the head. A new decoder needs one line, ``"name": _decoder("ClassName")``; a new
 encoder names the kind of its classifier: ``"name": _encoder("ClassName", "prefix.", _POOLED)``. A
-language model, an embedding and a head for images need no entry, since `Family` lists their classes
-and the family draws them.
+language model and a classifier of images need a prefix alone, since the family draws them and
+`Family` lists their classes; an embedding is drawn for each family.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from singanet import functional
-from singanet.base.arguments import checked_count, is_int
-from singanet.errors import ArgumentError, brief, did_you_mean, one_of
-from singanet.layers import Concat, Index, Positions, Reduce
-from singanet.layers.symbol import Symbol, apply, calls_between
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy
-from singanet.metric import Accuracy
-from singanet.params.param import Param
-from singanet.pretrained.drawing import Family, ModelDrawing
-from singanet.types import Array
+from singanet.pretrained.config import Config
+from singanet.pretrained.drawing import Family
 
 SEQUENCE, TOKEN = "sequence-classification", "token-classification"
 QUESTION, CHOICE = "question-answering", "multiple-choice"
@@ -45,24 +34,26 @@ KINDS = (SEQUENCE, TOKEN, QUESTION, CHOICE, EMBEDDING, WORDS, IMAGE)
 OF_CLASSES = (SEQUENCE, TOKEN, CHOICE, IMAGE)
 """The heads for which a number of classes, or of choices, can be chosen."""
 
-Spread = Callable[[Mapping[str, Any]], float]
+Spread: TypeAlias = Callable[[Config, str], float]
+"""A function of a config and the name of an array that returns the deviation of new weights."""
 
 
-def _usual_spread(values: Mapping[str, Any]) -> float:
-    """Return the standard deviation of new weights, as `PreTrainedModel` in transformers."""
-    for key in ("initializer_range", "init_std", "initializer_factor"):
-        if is_number_above_0(values.get(key)):
-            return float(values[key])
-    return 0.02
+def usual_spread(c: Config, name: str) -> float:
+    """Return the standard deviation of new weights in `PreTrainedModel` of transformers."""
+    keys = ("initializer_range", "init_std", "initializer_factor")
+    key = next((key for key in keys if c.values.get(key)), "")
+    return c.number(key, 0.02)
 
 
-def is_number_above_0(value: object) -> bool:
-    """Return whether ``value`` is a positive number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+def _spread_of_t5(c: Config, name: str) -> float:
+    return c.number("initializer_factor", 1.0) * c.count("d_model", 512) ** -0.5
 
 
-def _spread_of_t5(values: Mapping[str, Any]) -> float:
-    return float(values.get("initializer_factor", 1.0)) * float(values.get("d_model", 512)) ** -0.5
+def _spread_of_modernbert(c: Config, name: str) -> float:
+    if name.startswith("classifier"):
+        return c.count("hidden_size", 768) ** -0.5
+    depth = c.count("num_hidden_layers", 22)
+    return c.number("initializer_range", 0.02) / (2.0 * depth) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -70,25 +61,30 @@ class Head:
     """The class and the layers of a head.
 
     ``prefix`` is the prefix of the model's arrays in files of the class. The head ``reads`` the
-    "first" step, the "last" that is no padding, or "each" one. An optional layer ``dense`` with an
-    ``activation`` precedes the layer ``out``. ``dropouts`` are keys of the config, the first of
-    which that is set is the dropout before ``out``, and if ``twice`` also before ``dense``;
-    ``rate`` is the dropout without any. ``base`` is the class of the model without a head, "" for
-    the family's first, and ``spread`` gives the standard deviation of new weights.
+    "first" step, the "last" that is no padding, the last "end" of a text, "each" step, or what the
+    config has as "classifier_pooling". An optional layer ``dense`` with an ``activation`` and
+    perhaps a ``norm`` precedes the layer ``out``. ``dropouts`` are keys of the config, the first of
+    which that is set is the dropout before ``out``; ``rate`` is the dropout without any, and
+    ``before`` are keys for a dropout before ``dense``. ``only`` are the supported values of other
+    keys. ``base`` is the class of the model without a head, "" for the family's first, and
+    ``spread`` gives the standard deviation of new weights.
     """
 
     architecture: str
     prefix: str
     reads: str = "each"
     dense: str = ""
+    dense_bias: bool = True
     activation: str = "tanh"
+    norm: str = ""
     out: str = "classifier"
     bias: bool = True
+    before: tuple[str, ...] = ()
     dropouts: tuple[str, ...] = ()
     rate: float = 0.0
-    twice: bool = False
+    only: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
-    spread: Spread = _usual_spread
+    spread: Spread = usual_spread
 
 
 @dataclass(frozen=True)
@@ -108,40 +104,34 @@ _POOLED: Mapping[str, Any] = {"reads": "first", "dense": "{}pooler.dense", "drop
 """BERT's classifier, behind the pooler of the model."""
 _OWN_DENSE: Mapping[str, Any] = {
     "reads": "first", "dense": "classifier.dense", "out": "classifier.out_proj",
-    "dropouts": _HIDDEN, "twice": True,
+    "before": _HIDDEN, "dropouts": _HIDDEN,
 }  # fmt: skip
 """RoBERTa's classifier, with a dense layer of its own."""
-_OF_CHOICES: Mapping[str, Any] = {**_POOLED, "dropouts": ("hidden_dropout_prob",)}
+_PLAIN: Mapping[str, Any] = {"dropouts": ("hidden_dropout_prob",)}
+_OF_CHOICES: Mapping[str, Any] = {**_POOLED, **_PLAIN}
 
 
 def _encoder(
     name: str,
     prefix: str,
     sequence: Mapping[str, Any],
-    choice: Mapping[str, Any] = _OF_CHOICES,
-    token: tuple[str, ...] = _HIDDEN,
-    question: tuple[str, ...] = (),
+    choice: Mapping[str, Any] | None = None,
+    token: Mapping[str, Any] | None = None,
+    question: Mapping[str, Any] | None = None,
 ) -> Heads:
-    """Return the heads of a BERT-like encoder; ``token`` and ``question`` are keys of dropouts."""
-
-    def made(suffix: str, **form: Any) -> Head:
-        form["dense"] = form.get("dense", "").format(prefix)
-        return Head(f"{name}{suffix}", prefix, **{"rate": 0.1, **form})
-
-    return Heads(
-        prefix,
-        {
-            SEQUENCE: made("ForSequenceClassification", **sequence),
-            TOKEN: made("ForTokenClassification", dropouts=token),
-            QUESTION: made(
-                "ForQuestionAnswering",
-                out="qa_outputs",
-                dropouts=question,
-                rate=0.1 if question else 0.0,
-            ),
-            CHOICE: made("ForMultipleChoice", **choice),
-        },
-    )
+    """Return the heads of a BERT-like encoder; those that are None are as in RoBERTa."""
+    forms = {
+        SEQUENCE: sequence,
+        TOKEN: {"dropouts": _HIDDEN} if token is None else token,
+        QUESTION: {"out": "qa_outputs", "rate": 0.0} if question is None else question,
+        CHOICE: _OF_CHOICES if choice is None else choice,
+    }
+    found = {}
+    for kind, form in forms.items():
+        whole = {"rate": 0.1, **form}
+        whole["dense"] = whole.get("dense", "").format(prefix)
+        found[kind] = Head(f"{name}{_SUFFIXES[kind][0]}", prefix, **whole)
+    return Heads(prefix, found)
 
 
 _OF_TOKENS = ("classifier_dropout", "hidden_dropout")
@@ -170,45 +160,124 @@ def _decoder(
 
 
 def _t5(name: str) -> Heads:
-    token = Head(
-        f"{name}ForTokenClassification",
-        "transformer.",
-        dropouts=("classifier_dropout",),
-        base=f"{name}EncoderModel",
-        spread=lambda values: float(values.get("initializer_factor", 1.0)),
+    form: dict[str, Any] = {"dropouts": ("classifier_dropout",), "spread": _spread_of_t5}
+    inner = "transformer."
+    token: dict[str, Any] = {"base": f"{name}EncoderModel", "spread": usual_spread}
+    return Heads(
+        "",
+        {
+            SEQUENCE: Head(f"{name}ForSequenceClassification", inner, **{**form, **_AT_THE_END}),
+            TOKEN: Head(f"{name}ForTokenClassification", inner, **form | token),
+            QUESTION: Head(
+                f"{name}ForQuestionAnswering", "", out="qa_outputs", spread=_spread_of_t5
+            ),
+        },
+        f"{name}EncoderModel",
     )
-    return Heads("", {TOKEN: token}, f"{name}EncoderModel")
 
 
+def _bart(name: str) -> Heads:
+    sequence = Head(
+        f"{name}ForSequenceClassification",
+        "model.",
+        dropouts=("classifier_dropout",),
+        **_AT_THE_END,
+    )
+    question = Head(f"{name}ForQuestionAnswering", "model.", out="qa_outputs")
+    return Heads("model.", {SEQUENCE: sequence, QUESTION: question})
+
+
+_AT_THE_END: Mapping[str, Any] = {
+    "reads": "end", "dense": "classification_head.dense", "out": "classification_head.out_proj",
+    "before": ("classifier_dropout",),
+}  # fmt: skip
 _DISTILBERT: Mapping[str, Any] = {
     "reads": "first", "dense": "pre_classifier", "activation": "relu",
     "dropouts": ("seq_classif_dropout",), "rate": 0.2,
 }  # fmt: skip
+_ALBERT: Mapping[str, Any] = {
+    "reads": "first", "dense": "{}pooler", "dropouts": ("classifier_dropout_prob",),
+}  # fmt: skip
+_DEBERTA: Mapping[str, Any] = {
+    "reads": "first", "dense": "pooler.dense", "activation": "gelu", "before": ("pooler_dropout",),
+    "dropouts": ("cls_dropout", "hidden_dropout_prob"), "only": {"pooler_hidden_act": "gelu"},
+}  # fmt: skip
+_ELECTRA: Mapping[str, Any] = {
+    "reads": "first", "dense": "sequence_summary.summary", "activation": "gelu",
+    "dropouts": ("summary_last_dropout",),
+    "only": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+}  # fmt: skip
+_MODERNBERT: Mapping[str, Any] = {
+    "dense": "head.dense", "dense_bias": False, "activation": "gelu", "norm": "head.norm",
+    "dropouts": ("classifier_dropout",), "rate": 0.0, "spread": _spread_of_modernbert,
+    "only": {"classifier_bias": False, "classifier_activation": "gelu"},
+}  # fmt: skip
+_MODERNBERT_POOLED: Mapping[str, Any] = {**_MODERNBERT, "reads": "classifier_pooling"}
+_OWN: Mapping[str, Any] = {"token": "classifier", "token_dropouts": ("classifier_dropout",)}
+"""Decoders that call the classes of tokens classifier."""
 
 HEADS: Mapping[str, Heads] = {
+    "albert": _encoder("Albert", "albert.", _ALBERT, _ALBERT, {"dropouts": _ALBERT["dropouts"]}),
+    "bart": _bart("Bart"),
     "bert": _encoder("Bert", "bert.", _POOLED, _POOLED),
+    "bloom": _decoder("Bloom", "transformer.", question="transformer.", **_OWN),
     "camembert": _encoder("Camembert", "roberta.", _OWN_DENSE),
-    "deit": Heads("deit."),
-    "distilbert": _encoder(
-        "DistilBert", "distilbert.", _DISTILBERT, _DISTILBERT, ("dropout",), ("qa_dropout",)
+    "convnext": Heads("convnext."),
+    "deberta-v2": _encoder(
+        "DebertaV2", "deberta.", _DEBERTA, _DEBERTA, _PLAIN
     ),
+    "deit": Heads("deit."),
+    "dinov2": Heads("dinov2."),
+    "distilbert": _encoder(
+        "DistilBert", "distilbert.", _DISTILBERT, _DISTILBERT, {"dropouts": ("dropout",)},
+        {"out": "qa_outputs", "dropouts": ("qa_dropout",)},
+    ),
+    "electra": _encoder("Electra", "electra.", {**_OWN_DENSE, "activation": "gelu"}, _ELECTRA),
+    "falcon": _decoder("Falcon", "transformer.", question="transformer.", **_OWN),
+    "gemma": _decoder("Gemma"),
     "gemma2": _decoder("Gemma2"),
     "gemma3_text": _decoder("Gemma3Text", token=None),
     "gpt2": _decoder("GPT2", "transformer.", "classifier", "transformer."),
+    "gpt_neo": _decoder("GPTNeo", "transformer.", question="transformer.", **_OWN),
+    "gpt_neox": _decoder("GPTNeoX", "gpt_neox.", question="gpt_neox.", **_OWN),
+    "gptj": _decoder("GPTJ", "transformer.", token=None, question="transformer."),
+    "granite": Heads("model."),
     "llama": _decoder("Llama", question="transformer."),
+    "mbart": _bart("MBart"),
     "mistral": _decoder("Mistral", question="model."),
+    "mixtral": _decoder("Mixtral", question="model."),
+    "modernbert": _encoder(
+        "ModernBert", "model.", _MODERNBERT_POOLED, _MODERNBERT_POOLED, _MODERNBERT, _MODERNBERT
+    ),
+    "mpnet": _encoder(
+        "MPNet", "mpnet.", {**_OWN_DENSE, **_PLAIN, "before": _PLAIN["dropouts"]}, None, _PLAIN
+    ),
+    "mt5": _t5("MT5"),
+    "nemotron": _decoder("Nemotron", question="transformer."),
+    "olmo": _decoder("Olmo", token=None),
     "olmo2": _decoder("Olmo2", token=None),
+    "olmo3": _decoder("Olmo3", token=None),
+    "opt": _decoder("OPT", token=None, question="model."),
+    "phi": _decoder("Phi"),
     "phi3": _decoder("Phi3"),
+    "phimoe": _decoder("Phimoe", token=None),
     "qwen2": _decoder("Qwen2", question="transformer."),
+    "qwen2_moe": _decoder("Qwen2Moe", question="transformer."),
     "qwen3": _decoder("Qwen3", question="transformer."),
+    "qwen3_moe": _decoder("Qwen3Moe", question="transformer."),
+    "resnet": Heads("resnet."),
     "roberta": _encoder("Roberta", "roberta.", _OWN_DENSE),
+    "smollm3": _decoder("SmolLM3", question="transformer."),
+    "stablelm": _decoder("StableLm"),
+    "starcoder2": _decoder("Starcoder2"),
+    "swin": Heads("swin."),
     "t5": _t5("T5"),
     "vit": Heads("vit."),
     "xlm-roberta": _encoder("XLMRoberta", "roberta.", _OWN_DENSE),
-}
-"""The heads of each family, by ``model_type``."""
+}  # fmt: skip
+"""The heads of each family, by ``model_type``; also of families that are not read yet."""
 
-_OF_HEADS = re.compile(r"(lm_head|qa_outputs|score|classifier|classification_head|cls)\.")
+OF_HEADS = re.compile(r"(lm_head|qa_outputs|score|classifier|classification_head|cls)\.")
 """Names of arrays of heads in files whose other names have no prefix."""
 
 
@@ -219,257 +288,9 @@ def classes_of(model_type: object, family: Family) -> tuple[str, ...]:
     return (*family.architectures, *(name for name in added if name not in family.architectures))
 
 
-@dataclass
-class HeadPlan:
-    """The head of a net: its ``kind``, or None, and its ``form`` if it is drawn here.
-
-    ``values`` is the config. ``names`` maps the arrays' names to the names in the files; it is None
-    without files. ``changes`` is whether the files have another head, ``choices`` the number of
-    choices of a sample, or 0. ``base`` is the class that the family draws, ``prefix`` the prefix of
-    its arrays.
-    """
-
-    kind: str | None
-    form: Head | None
-    architecture: str
-    base: str
-    values: Mapping[str, Any]
-    names: dict[str, str] | None
-    changes: bool = False
-    choices: int = 0
-    prefix: str = ""
-    spread: Spread = _usual_spread
-
-    def is_new(self, name: str, added: frozenset[str]) -> bool:
-        """Return whether a missing array may be drawn: one of the head, ``added`` by its layers."""
-        if not self.changes or self.kind == EMBEDDING:
-            return False
-        if self.form is not None:
-            return name in added
-        return not name.startswith(self.prefix) if self.prefix else bool(_OF_HEADS.match(name))
-
-    def drops(self, name: str) -> bool:
-        """Return whether the array is the pooler of a model whose other head does without it."""
-        return self.changes and ".pooler." in f".{name}"
-
-    def drawn_value(self, param: Param, name: str, seed: int) -> Array:
-        """Return new values of the array ``name``, as in transformers: normal, or 0 and 1."""
-        if name.endswith(".bias"):
-            return np.zeros(param.shape)
-        if len(param.shape) == 1:
-            return np.ones(param.shape)
-        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        return rng.normal(0.0, self.spread(self.values), param.shape)
-
-
-def planned(
-    values: Mapping[str, Any],
-    where: str,
-    family: Family,
-    names: dict[str, str] | None,
-    head: str | None = None,
-    classes: int | None = None,
-) -> HeadPlan:
-    """Return the head for the config ``values`` and the arrays ``names``.
-
-    ``head`` is the wanted kind, None for the class in the config, and ``classes`` the wanted number
-    of classes. Errors: `ConfigError` for an unsupported class; `ArgumentError` for a head that the
-    family does not have, or a number of classes without a head of classes.
-    """
-    model_type = values.get("model_type")
-    known = classes_of(model_type, family)
-    found = family.architecture(values, where, known)
-    row = HEADS.get(str(model_type), Heads(""))
-    if head is not None and head not in KINDS:
-        raise ArgumentError(
-            "pretrained.load, head",
-            expected=one_of(KINDS, 8),
-            received=brief(head)[:80],
-            advice=did_you_mean(str(head), KINDS, "omit it for the head of the folder"),
-        )
-    own = kind_of(found)
-    kind = own if head is None else head
-    architecture = found if head is None or own == head else _class_for(head, row, family, known)
-    if classes is not None:
-        checked_count("pretrained.load", "classes", classes, 1)
-        if kind not in OF_CLASSES:
-            raise ArgumentError(
-                "pretrained.load, classes",
-                expected=f"head={one_of(OF_CLASSES, 4)} as well",
-                received=f"a {architecture}",
-                advice="remove classes, or pass head",
-            )
-    form = row.heads.get(kind) if kind is not None else None
-    form = form if form is not None and form.architecture == architecture else None
-    plan = HeadPlan(kind, form, architecture, architecture, values, names)
-    if form is not None:
-        plan.base, plan.prefix, plan.spread = form.base or family.bare[0], form.prefix, form.spread
-    elif architecture not in family.bare:
-        plan.prefix = row.prefix
-    if kind == CHOICE:
-        plan.choices = 2 if classes is None else classes
-        classes = None
-    renewed = classes is not None and classes != _count(values)
-    plan.changes = architecture != found or renewed
-    if architecture != found or renewed:
-        plan.values = _changed(values, architecture, kind, classes)
-    if names is not None:
-        _rename(plan, row, names, architecture == found, renewed)
-    return plan
-
-
 def kind_of(architecture: str) -> str | None:
     """Return the kind of head of a class of transformers; None without one."""
     for kind, suffixes in _SUFFIXES.items():
         if architecture.endswith(suffixes):
             return kind
     return None
-
-
-def _class_for(head: str, row: Heads, family: Family, known: tuple[str, ...]) -> str:
-    """Return the class of transformers for ``head``. Errors: `ArgumentError` without one."""
-    if head == EMBEDDING:
-        return row.encoder or family.bare[0]
-    fitting = [name for name in known if kind_of(name) == head]
-    if not fitting:
-        kinds = dict.fromkeys(kind for name in known if (kind := kind_of(name)))
-        raise ArgumentError(
-            "pretrained.load, head",
-            expected=f"a head of this family: {one_of([*kinds, EMBEDDING], 8)}",
-            received=brief(head),
-            advice="transformers has no such class; add layers behind net.upto",
-        )
-    return fitting[0]
-
-
-def _count(values: Mapping[str, Any]) -> int:
-    """Return the number of classes in a config."""
-    labels, count = values.get("id2label"), values.get("num_labels")
-    if isinstance(labels, Mapping):
-        return len(labels)
-    return count if is_int(count, 1) else 2
-
-
-def _changed(
-    values: Mapping[str, Any], architecture: str, kind: str | None, classes: int | None
-) -> dict[str, Any]:
-    """Return the config for another class; new classes have the names of transformers."""
-    made = {**values, "architectures": [architecture]}
-    if kind in (QUESTION, CHOICE) or (classes is not None and classes != _count(values)):
-        for key in ("id2label", "label2id", "num_labels", "problem_type"):
-            made.pop(key, None)
-        if classes is not None:
-            labels = {str(k): f"LABEL_{k}" for k in range(classes)}
-            made["id2label"] = labels
-            made["label2id"] = {name: k for k, name in enumerate(labels.values())}
-    return made
-
-
-def _rename(plan: HeadPlan, row: Heads, names: Mapping[str, str], own: bool, renewed: bool) -> None:
-    """Set the names for the class of ``plan``: the model's under its prefix, the head's if own."""
-    if own and not renewed:
-        return
-    prefixes = {row.prefix, *(head.prefix for head in row.heads.values())} - {""}
-    there = next((p for p in prefixes if any(name.startswith(p) for name in names)), "")
-    inner = {
-        name.removeprefix(there): name
-        for name in names
-        if (name.startswith(there) if there else not _OF_HEADS.match(name))
-    }
-    heads = [name for name in names if name not in inner.values()]
-    if row.encoder and plan.base == row.encoder:
-        inner = {name: old for name, old in inner.items() if not name.startswith("decoder.")}
-    kept = {plan.prefix + name: names[old] for name, old in inner.items()}
-    if own:
-        out = plan.form.out if plan.form is not None else "classifier"
-        gone = (f"{out}.weight", f"{out}.bias")
-        if plan.form is None:
-            gone = tuple(name for name in heads if "classifier" in name)
-        kept |= {name: names[name] for name in heads if name not in gone}
-    plan.names = kept
-
-
-# -- layers -----------------------------------------------------------------------------------
-
-
-def drawn(plan: HeadPlan, form: Head, d: ModelDrawing, x: Symbol) -> Symbol | list[Symbol]:
-    """Return the outputs of the head ``form`` behind ``x``, the last hidden states.
-
-    The model's arrays get the prefix that they have in files of the class.
-    """
-    d.under(form.prefix)
-    if plan.kind == TOKEN:
-        y = _scores(d, form, x, "logits", d.expect_classes())
-        d.loss, d.metric = SoftmaxCrossEntropy(ignore_index=-100), Accuracy(ignore_index=-100)
-        return y
-    if plan.kind == QUESTION:
-        return _ends(d, form, x)
-    x = _read(d, form, x)
-    if plan.kind == SEQUENCE:
-        return _scores(d, form, x, "logits", d.expect_classes())
-    first = _scores(d, form, x, "scores", 1)
-    d.loss, d.metric = SoftmaxCrossEntropy(), Accuracy()
-    others = [_of_choice(d, first, k) for k in range(1, plan.choices)]
-    y: Symbol = Concat("logits", axis=-1)(first, *others) if others else first
-    return y
-
-
-def _scores(d: ModelDrawing, form: Head, x: Symbol, name: str, classes: int) -> Symbol:
-    """Add the layers of the classes."""
-    rate = form.rate
-    for key in reversed(form.dropouts):
-        rate = d.config.share(key, rate)
-    if form.dense:
-        if form.twice:
-            x = d.dropout(x, "pooler_drop", rate)
-        x = d.dense(x, "pooler", x.shape[-1], form.dense)
-        x = d.activation(x, "pooler_act", form.activation)
-    x = d.dropout(x, "classes_drop", rate)
-    return d.dense(x, name, classes, form.out, bias=form.bias)
-
-
-def _ends(d: ModelDrawing, form: Head, x: Symbol) -> list[Symbol]:
-    """Add the scores of each step as the start and the end of an answer."""
-    both = _scores(d, form, x, "qa_outputs", 2)
-    names = ("start_logits", "end_logits")
-    outputs: list[Symbol] = [
-        Index(name, [(None, None, None), k])(both) for k, name in enumerate(names)
-    ]
-    losses = {name: SoftmaxCrossEntropy(ignore_index=-100) for name in names}
-    d.loss = MultiLoss(losses, weights=dict.fromkeys(names, 0.5))
-    return outputs
-
-
-def _of_choice(d: ModelDrawing, first: Symbol, k: int) -> Symbol:
-    """Return the score of choice ``k`` by the layers of ``first``, which is of choice 0."""
-    made: dict[int, Any] = {
-        d.given[whole.call.layer.name].call.born: whole[:, k] for whole in d.inputs
-    }
-    for call in calls_between(None, [first]):
-        if call.born not in made:
-            inputs = tuple(_output(made[each.call.born], each.index) for each in call.inputs)
-            made[call.born] = apply(call.layer, inputs, inner=True) if inputs else None
-    y: Symbol = made[first.call.born]
-    return y
-
-
-def _output(made: Any, index: int) -> Symbol:
-    y: Symbol = made[index] if isinstance(made, tuple) else made
-    return y
-
-
-def _read(d: ModelDrawing, form: Head, x: Symbol) -> Symbol:
-    """Return the step that the head reads, (N, E)."""
-    if form.reads == "first":
-        return x[:, 0]
-    padding = d.config.values.get("pad_token_id")
-    counts, mask = d.given["input_ids"], d.given.get("attention_mask")
-    if not is_int(padding, 0):
-        # As in transformers the row ends with a token, unless there is a mask.
-        if mask is None:
-            return x[:, -1]
-        counts, padding = mask, 0
-    positions = Positions("head_positions", padding)(counts)
-    last = functional.equal(positions, functional.max(positions, axis=1, keepdims=True))
-    y: Symbol = Reduce("last_step", "mean", axis=1)(x, last)
-    return y

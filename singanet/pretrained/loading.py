@@ -36,7 +36,8 @@ from singanet.pretrained.config import Config, SentencePooling
 from singanet.pretrained.drawing import INPUTS, Family, FileArray, ModelDrawing, stored_arrays
 from singanet.pretrained.families import family_of
 from singanet.pretrained.gguf_models import GgufForm
-from singanet.pretrained.heads import EMBEDDING, HeadPlan, drawn, planned
+from singanet.pretrained.headed import HeadPlan, drawn, planned
+from singanet.pretrained.heads import EMBEDDING
 from singanet.pretrained.source import (
     GENERATION,
     POOLING_FILES,
@@ -186,7 +187,7 @@ def make(
     added: set[str] = set()
     try:
         with own_errors(partial(_refused, where), "numbers in the range of arithmetic"):
-            outputs = family.draw(drawing)
+            outputs: Any = family.draw(drawing)
             before = {*drawing.places}
             if plan.form is not None:
                 outputs = drawn(plan, plan.form, drawing, outputs)

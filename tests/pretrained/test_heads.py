@@ -20,6 +20,8 @@ AUTO = {
     heads.IMAGE: "ImageClassification",
 }  # fmt: skip
 DROPOUTS = ("qa_dropout", "classifier_dropout_prob", "summary_last_dropout", "cls_dropout")
+ENDS = 1
+"""The id at the end of a text of T5."""
 LIVELY = {"initializer_range": 0.3}
 """Larger new heads, whose outputs differ from 0."""
 
@@ -64,6 +66,11 @@ def fed(net, head):
         if padding is not None and "attention_mask" not in x and "input_ids" in x:
             x["input_ids"] = np.where(x["input_ids"] == padding, 5, x["input_ids"])
             x["input_ids"][1, -3:] = padding
+        if "decoder_input_ids" in x and head != heads.WORDS:
+            # Each text ends once, and its decoder reads it behind a token of start.
+            x["input_ids"] = np.where(x["input_ids"] == ENDS, 5, x["input_ids"])
+            x["input_ids"][[0, 1], [-1, -4]] = ENDS
+            x["decoder_input_ids"] = np.pad(x["input_ids"][:, :-1], ((0, 0), (1, 0)))
         return x
     several = [batch(net, seed) for seed in range(3)]
     return {name: np.stack([each[name] for each in several], axis=1) for name in several[0]}
@@ -227,9 +234,9 @@ def test_a_classifier_gets_other_classes_and_keeps_the_rest(tmp_path):
 
 def test_new_heads_have_the_distribution_of_transformers(tmp_path):
     folder = write(without_head("bert"), tmp_path)
+    given = {"head": "sequence-classification", "classes": 200}
     with pytest.warns(RuntimeWarning):
-        net = pretrained.load(folder, head="sequence-classification", classes=200, seed=1)
-        other = pretrained.load(folder, head="sequence-classification", classes=200, seed=2)
+        net, other = (pretrained.load(folder, seed=seed, **given) for seed in (1, 2))
     values = dict(zip(net.param_names(), net.param_values(), strict=True))
     assert not values["logits/bias"].any()
     weights = values["logits/weight"]

@@ -219,7 +219,7 @@ def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path
         ({"rope_scaling": "linear"}, "rope_scaling: expected an object"),
         ({"model_type": "lama"}, "model_type: .*did you mean 'llama'"),
         ({"model_type": ["llama"]}, "model_type"),
-        ({"architectures": ["LlamaForTokenClassification"]}, "architectures"),
+        ({"architectures": ["LlamaForMultipleChoice"]}, "architectures"),
         ({"architectures": "LlamaForCausalLM"}, "architectures"),
         ({"pad_token_id": 20}, "pad_token_id"),
     ],

@@ -29,7 +29,8 @@ from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.adapter import expect_savable
-from singanet.pretrained.loading import make
+from singanet.pretrained.heads import WORDS
+from singanet.pretrained.loading import Origin, make
 from singanet.pretrained.source import CONFIG, folder_of, open_source, read_settings
 from singanet.report import ConfusionLog, read_run
 from singanet.report.reading import SAMPLES
@@ -72,6 +73,7 @@ def drawn_net(
     with open_source(model_in(path)) as source:
         names = source.reader.entries
         net = make(source.config, source.where, names, inputs, source.sentence).net
+        net.origin = Origin(source.config, {}, {}, source.files, source.tokenizer)
     if like is not None:
         layers = list({id(node.layer): node.layer for node in net.nodes()}.values())
         pairs_from_config(layers, pairs_to_config(like.layers))
@@ -87,9 +89,8 @@ def drawn_net(
 
 def expect_causal(net: PretrainedNet, path: str | os.PathLike[str]) -> None:
     """Errors: `ArgumentError` for a model that does not predict the next token."""
-    ports = net.ports()
-    if net.loss is None or ports.inputs[0] != "input_ids" or ports.outputs != [("logits", 0)]:
-        names = net.config.get("architectures") or [net.config.get("model_type")]
+    names = net.config.get("architectures") or [net.config.get("model_type")]
+    if net.head != WORDS or str(names[0]).endswith("ForMaskedLM"):
         expected = "a causal model, such as a LlamaForCausalLM"
         advice = "pass a causal model; `singanet embed` is for models of sentences"
         raise refusal(f"model {str(path)!r}", expected, names[0], advice)
