@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -20,6 +21,15 @@ class _Setting:
 
 
 _setting = _Setting()
+
+
+class _Caller(threading.local):
+    """Whether kernels of this thread use no others."""
+
+    alone = False
+
+
+_caller = _Caller()
 
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -58,6 +68,8 @@ def cores() -> int:
 
 def default_threads() -> int:
     """Return the count of `set_threads`, or of ``OMP_NUM_THREADS``, or one thread for each core."""
+    if _caller.alone:
+        return 1
     return _setting.threads or _from_environment(os.environ.get("OMP_NUM_THREADS", ""))
 
 
@@ -76,6 +88,21 @@ def set_threads(count: int) -> None:
             advice="more threads than cores take turns and slow each other down",
         )
     _changed(count)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let the kernels of this thread use no other inside the block."""
+    before, _caller.alone = _caller.alone, True
+    try:
+        yield
+    finally:
+        _caller.alone = before
+
+
+def is_alone() -> bool:
+    """Whether this thread is in a block of `one_thread`."""
+    return _caller.alone
 
 
 def changes() -> int:

@@ -17,8 +17,10 @@ from singanet.errors import ArgumentError, ShapeError, SingaNetError, UnknownNam
 from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Embedding
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
+from singanet.ops import threads
 from singanet.optimizer import SGD, Adam
-from singanet.program.prediction.compiled import CAPACITY
+from singanet.program.prediction import divided
+from singanet.program.prediction.compiled import CAPACITY, Prediction
 from singanet.program.prediction.constant import ConstantArray, numbered, order_of
 from singanet.testing import strict_device
 from tests.interrupts import struck_at
@@ -879,3 +881,52 @@ def test_layers_in_python_run_between_kernels_there(kind, rng):
     for sign in (1, -1, 1):
         x = sign * rng.random((2, 4)).astype(np.float32)
         np.testing.assert_allclose(predictor(x).get(), net.predict(x).get(), rtol=1e-6)
+
+
+# -- threads --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Two threads, also on one core, to which all samples are given that may be divided."""
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    threads._changed(2)
+    monkeypatch.setattr(divided, "_MOST", np.inf)
+    monkeypatch.setattr(divided, "_LEAST", 0)
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name not in READY])
+def test_threads_divide_the_samples(name, two_threads):
+    """With the bits of one thread, and into the caller's array, also when a thread is new."""
+    net = NETS[name]()
+    x = fed(net, 17)
+    predictor = net.predictor()
+    wanted = parts(predictor(x))
+    with threads.one_thread():
+        np.testing.assert_equal(wanted, parts(net.predictor()(x)))
+    in_threads(*[lambda: np.testing.assert_equal(parts(predictor(x)), wanted)] * 2)
+    out = parts(predictor(fed(net, 17, seed=1)))
+    assert not any(map(np.array_equal, out, wanted))
+    made = predictor(x)
+    out = {key: np.zeros_like(part) for key, part in named(made).items()}
+    assert predictor(x, out=out if isinstance(made, dict) else out[""]) is not None
+    np.testing.assert_equal(parts(out), wanted)
+
+
+def test_samples_are_divided_if_that_pays(monkeypatch, two_threads):
+    for most, kind in ((np.inf, divided.DividedPrediction), (0, Prediction)):
+        monkeypatch.setattr(divided, "_MOST", most)
+        predictor = small_net().predictor()
+        predictor(rows(8))
+        (program,) = predictor._programs
+        assert type(program) is kind
+
+
+def test_an_error_names_the_sample_of_the_whole_batch(two_threads):
+    net = NETS["words"]()
+    x = fed(net, 8)
+    predictor = net.predictor()
+    predictor(x)
+    x[6, 0] = 99
+    with pytest.raises(SingaNetError, match=r"99 at position \(6, 0\)"):
+        predictor(x)

@@ -12,7 +12,7 @@ from singanet.base.kinds import Ranges
 from singanet.ops.costs import ADDS_A_PASS, BUILT_IN, Speeds
 from singanet.ops.llvm.plans import Build, PlanRuntime
 from singanet.ops.numpy import NumpyOps
-from singanet.ops.threads import changes, default_threads
+from singanet.ops.threads import changes, default_threads, is_alone
 from singanet.types import Array
 
 _F32 = np.dtype(np.float32)
@@ -35,9 +35,11 @@ class PlannedOps(NumpyOps):
 
     def runtime(self) -> Any:
         """Return the calling thread's runtime, made at its first kernel; None without plans."""
-        found: PlanRuntime | None = getattr(self._local, "runtime", None)
+        name = "alone" if is_alone() else "runtime"
+        found: PlanRuntime | None = getattr(self._local, name, None)
         if found is None or found.changes != changes():
-            found = self._local.runtime = self._made()
+            found = self._made()
+            setattr(self._local, name, found)
         return found
 
     def _made(self) -> Any:
@@ -62,9 +64,10 @@ class PlannedOps(NumpyOps):
 
     def trim(self, prepared: bool = False) -> None:
         """Free the calling thread's scratch memory, and with ``prepared`` its plans."""
-        runtime: PlanRuntime | None = getattr(self._local, "runtime", None)
-        if runtime is not None:
-            runtime.trim(prepared)
+        for name in ("runtime", "alone"):
+            runtime: PlanRuntime | None = getattr(self._local, name, None)
+            if runtime is not None:
+                runtime.trim(prepared)
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether plans can serve a call: all arrays float32, the first of ``least`` elements.

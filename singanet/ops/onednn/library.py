@@ -59,15 +59,21 @@ class Region:
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
         self._nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
+        self.neighbours: Neighbours | None = None
 
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.
 
+        The calling thread runs all of them while other processes use the cores.
+
         `workers.side_by_side` does the same on Python threads, but these would be a second team, on
         cores where OpenMP's threads spin.
         """
-        if len(parts) == 1:
-            do(parts[0])
+        if self.neighbours is not None:
+            self.neighbours.look()
+        if len(parts) == 1 or (self.neighbours is not None and self.neighbours.near):
+            for part in parts:
+                do(part)
             return
         left, errors = iter(parts), []
         contexts = iter([copy_context() for _ in parts])
@@ -329,7 +335,8 @@ class Neighbours:
 def neighbours_of(region: Region) -> Neighbours | None:
     """Return the process's watch; None if the user sets how long threads spin."""
     told = any(name in os.environ for name in BY_USER)
-    return None if told or not _TASKS.is_dir() else Neighbours(region)
+    region.neighbours = None if told or not _TASKS.is_dir() else Neighbours(region)
+    return region.neighbours
 
 
 def _waited() -> int:

@@ -41,6 +41,7 @@ from singanet.program.prediction.constant import (
     for_constants,
     make_constants,
 )
+from singanet.program.prediction.divided import DividedPrediction, Program, divided, is_divisible
 from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
 from singanet.program.report import ProgramReport
@@ -288,7 +289,7 @@ class CompiledNet:
     def __init__(self, net: ConstantNet) -> None:
         self._net = net
         self._ops = net.device.ops
-        self._programs: weakref.WeakSet[Prediction] = weakref.WeakSet()
+        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._thread = _Thread()
 
     def __call__(self, x: Any, *, out: Any = None) -> Any:
@@ -362,7 +363,7 @@ class CompiledNet:
             f"{programs} program{'' if programs == 1 else 's'})"
         )
 
-    def _replayed(self, mine: _Thread, program: Prediction, x: Any, out: Any) -> Any:
+    def _replayed(self, mine: _Thread, program: Program, x: Any, out: Any) -> Any:
         arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes, program.memory)
         try:
             if self._net.link is None:
@@ -382,13 +383,13 @@ class CompiledNet:
             advice="call net.predict, or make the predictor of a net on the CPU",
         )
 
-    def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
+    def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Program | None:
         """The program of a kind of arrays, if it is due now and can be recorded."""
         if key in mine.refused or (self._ops.on_host and not mine.is_due(key)):
             return None
         with self._net.constants.lock:
             try:
-                program = _recorded(self._net, feed)
+                program: Program = _divided(self._net, feed) or _recorded(self._net, feed)
             except NotRecordableError as error:
                 mine.refused[key] = str(error)
                 return None
@@ -403,7 +404,7 @@ class Prediction:
     """A recorded prediction for one kind of arrays. ``notes`` list its Python steps."""
 
     def __init__(self, recording: Recording, notes: list[str]) -> None:
-        self._recording = recording
+        self.recording = recording
         self.notes = notes
         self.arena_bytes = recording.layout.nbytes + ALIGNMENT
         self.has_holes = recording.is_recurrent
@@ -416,7 +417,11 @@ class Prediction:
     @property
     def outside(self) -> list[Array]:
         """The constants that it reads."""
-        return list(self._recording.outside.values())
+        return list(self.recording.outside.values())
+
+    def again(self) -> Prediction:
+        """The same program, to be bound to an arena of its own."""
+        return Prediction(self.recording, self.notes)
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
@@ -428,7 +433,7 @@ class Prediction:
         if bound is None or bound.arena is not arena:
             # Set last: otherwise an interrupt could leave calls on other memory.
             self._bound = None
-            bound = Bound(self._recording, arena)
+            bound = Bound(self.recording, arena)
             self._calls = chained(bound.feed.calls)
             assert bound.outputs is not None
             self._found = bound.outputs.arrays[0][""]
@@ -439,9 +444,14 @@ class Prediction:
             call()
         return self._taken() if out is None else put(self._found, out)
 
+    @staticmethod
+    def put(found: Any, out: Any) -> Any:
+        """See the function `put`."""
+        return put(found, out)
+
     def report(self) -> ProgramReport:
         """Its report."""
-        made, bound = self._recording, self._bound
+        made, bound = self.recording, self._bound
         launches = None if bound is None else bound.launches()
         return ProgramReport(
             made.kernels, made.buffers, made.layout, None, self.notes, launches=launches
@@ -460,7 +470,7 @@ class _Thread(threading.local):
     """The programs of a thread, and the memory that they use in turn."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Any, Prediction] = OrderedDict()
+        self.known: OrderedDict[Any, Program] = OrderedDict()
         self.refused: dict[Any, str] = {}
         self.latest: _Latest | None = None
         self.arena = SharedArena()
@@ -484,7 +494,7 @@ class _Thread(threading.local):
 class _Latest:
     """The last prediction: equal kinds of arrays need neither look-up nor check."""
 
-    def __init__(self, program: Prediction, feed: Mapping[str, Any], settings: Any) -> None:
+    def __init__(self, program: Program, feed: Mapping[str, Any], settings: Any) -> None:
         self.program = program
         x = dict(feed) if len(feed) != 1 else next(iter(feed.values()))
         self._fed, self._settings = facts(x), settings
@@ -520,6 +530,18 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
     return Prediction(recording, recorder.notes)
+
+
+def _divided(net: ConstantNet, feed: Mapping[str, Any]) -> DividedPrediction | None:
+    """The program in parts for threads, if its samples may be divided and that pays."""
+    threads, side_by_side = net.device.ops.team()
+    if not net.device.ops.on_host or not is_divisible(net._execution_plan(), feed, threads):
+        return None
+
+    def by_layers(x: Any) -> Any:
+        return net.by_layers(x if type(x) is dict else dict.fromkeys(feed, x))
+
+    return divided(partial(_recorded, net), by_layers, feed, threads, side_by_side)
 
 
 def _read_in_python(recorder: Recorder) -> set[int]:

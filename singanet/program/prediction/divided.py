@@ -1,0 +1,226 @@
+"""Predictions whose samples are divided among threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter, thread_time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from singanet.engine.backward import arrays_in
+from singanet.errors import SingaNetError
+from singanet.layers.batchwise import Rearrange
+from singanet.ops.threads import one_thread
+from singanet.ops.workers import cuts
+from singanet.program.layout import ALIGNMENT
+from singanet.program.trace.foreign_code import is_own
+from singanet.types import Array, Parts
+
+if TYPE_CHECKING:
+    from singanet.engine.plan import Plan
+    from singanet.program.report import ProgramReport
+
+
+class Program(Protocol):
+    """A recorded prediction: `compiled.Prediction`, or one that is divided."""
+
+    arena_bytes: int
+    has_holes: bool
+    notes: list[str]
+
+    @property
+    def memory(self) -> Callable[[int], Array]:
+        """The function that allocates its arena."""
+
+    @property
+    def outside(self) -> list[Array]:
+        """The constants that it reads."""
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+
+    def run(self, arena: Array, x: Any, out: Any = None) -> Any:
+        """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
+
+    def report(self) -> ProgramReport:
+        """Its report."""
+
+
+class Part(Program, Protocol):
+    """A `Program` that may be bound several times."""
+
+    def again(self) -> Part:
+        """The same program, to be bound to an arena of its own."""
+
+    def put(self, found: Any, out: Any) -> Any:
+        """``out``, with the outputs ``found`` in it."""
+
+
+_MOST = 1.25
+"""The longest part, relative to a thread's share of the whole, that pays."""
+
+_LEAST = 2
+"""The least time of a part that pays, relative to a hand-over."""
+
+_ROUNDS, _HAND_OVERS = 8, 20
+"""The most repetitions of a measurement."""
+
+_ENOUGH = 0.02
+"""Seconds after which a measurement is not repeated."""
+
+
+class DividedPrediction:
+    """A prediction in ``parts``, programs of one thread, each for some consecutive samples.
+
+    Each thread computes a part. If threads shared each kernel, they would wait for each other after
+    each; here they wait once. Samples do not depend on each other.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        counts: Sequence[int],
+        side_by_side: Callable[[Parts], None],
+        by_layers: Callable[[Any], Any],
+    ) -> None:
+        self._parts, self._side_by_side, self._by_layers = parts, side_by_side, by_layers
+        ends = [sum(counts[: k + 1]) for k in range(len(counts))]
+        self._rows = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        sizes = [-(-part.arena_bytes // ALIGNMENT) * ALIGNMENT for part in parts]
+        self._places = [slice(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))]
+        self.arena_bytes, self.memory = sum(sizes), parts[0].memory
+        self.has_holes = any(part.has_holes for part in parts)
+        self.notes: list[str] = []
+        self._arena: Array | None = None
+        self._arenas: list[Array] = []
+
+    @property
+    def outside(self) -> list[Array]:
+        """The constants that it reads."""
+        return [array for part in self._parts for array in part.outside]
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+        self._arena, self._arenas = None, []
+        for part in self._parts:
+            part.forget()
+
+    def run(self, arena: Array, x: Any, out: Any = None) -> Any:
+        """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
+        if self._arena is not arena:
+            self._arenas, self._arena = [arena[place] for place in self._places], arena
+        made: list[Any] = [None] * len(self._parts)
+        try:
+            self._side_by_side([[partial(self._predict, k, x, made)] for k in range(len(made))])
+        except SingaNetError:
+            # The layers' error names positions in the whole batch.
+            self._by_layers(x)
+            raise
+        if isinstance(made[0], Mapping):
+            whole: Any = {name: np.concatenate([each[name] for each in made]) for name in made[0]}
+        else:
+            whole = np.concatenate(made)
+        return whole if out is None else self._parts[0].put(whole, out)
+
+    def report(self) -> ProgramReport:
+        """The report of the first part."""
+        return self._parts[0].report()
+
+    def _predict(self, k: int, x: Any, made: list[Any]) -> None:
+        rows = self._rows[k]
+        given = {name: part[rows] for name, part in x.items()} if type(x) is dict else x[rows]
+        with one_thread():
+            made[k] = self._parts[k].run(self._arenas[k], given)
+
+
+def is_divisible(plan: Plan, feed: Mapping[str, Any], threads: int) -> bool:
+    """Whether each sample's outputs depend on that sample alone, and each thread gets samples."""
+    arrays = list(feed.values())
+    return (
+        threads > 1
+        and all(type(array) is np.ndarray for array in arrays)
+        and len({len(array) for array in arrays}) == 1
+        and len(arrays[0]) >= threads
+        and all(is_own(step.layer) for step in plan.steps)
+        and not any(_moves_samples(step.layer) for step in plan.steps)
+    )
+
+
+def _moves_samples(layer: Any) -> bool:
+    return isinstance(layer, Rearrange) and layer.traits.samples == "own"
+
+
+def divided(
+    record: Callable[[Mapping[str, Any]], Part],
+    by_layers: Callable[[Any], Any],
+    feed: Mapping[str, Array],
+    threads: int,
+    side_by_side: Callable[[Parts], None],
+) -> DividedPrediction | None:
+    """The prediction in a part for each thread; None unless that pays and gives the same bits.
+
+    ``record`` makes the program of a feed, ``by_layers`` raises the errors of inputs. Kernels may
+    differ by the number of samples, and so in the order of their sums: parts are compared with one
+    program of all samples, on random numbers. Parts do not pay if each takes almost as long as the
+    whole, as with few samples and many constants, all of which each thread reads.
+    """
+    given = {name: _drawn(array) for name, array in feed.items()}
+    count = len(next(iter(given.values())))
+    counts = [end - start for start, end in cuts(count, threads)]
+    with one_thread():
+        whole = record(given)
+        if whole.notes:
+            return None
+        wanted, seconds = _timed(whole, given)
+        programs: dict[int, Part] = {}
+        longest, start = 0.0, 0
+        for size in counts:
+            part = {name: array[start : start + size] for name, array in given.items()}
+            program = programs[size] = programs.get(size) or record(part)
+            made, taken = _timed(program, part)
+            if not all(map(_is_same, made, (each[start : start + size] for each in wanted))):
+                return None
+            longest, start = max(longest, taken), start + size
+    if longest > _MOST * seconds / threads or longest < _LEAST * _hand_over(side_by_side, threads):
+        return None
+    parts = [programs[size].again() for size in counts]
+    return DividedPrediction(parts, counts, side_by_side, by_layers)
+
+
+def _drawn(array: Array) -> Array:
+    """Random numbers in the place of an array of floats."""
+    if array.dtype.kind != "f":
+        return array
+    return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
+
+
+def _timed(program: Part, x: Mapping[str, Array]) -> tuple[list[Array], float]:
+    """The outputs for ``x``, and the least processor time in seconds."""
+    arena = program.memory(program.arena_bytes)
+    given = x if len(x) > 1 else next(iter(x.values()))
+    made, least = program.run(arena, given), np.inf
+    end = perf_counter() + _ENOUGH
+    for _ in range(_ROUNDS):
+        start = thread_time()
+        program.run(arena, given)
+        least = min(least, thread_time() - start)
+        if perf_counter() > end:
+            break
+    program.forget()
+    return arrays_in(made), least
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _hand_over(side_by_side: Callable[[Parts], None], threads: int) -> float:
+    """The least seconds that parts without work take."""
+    least = np.inf
+    for _ in range(_HAND_OVERS):
+        start = perf_counter()
+        side_by_side([[]] * threads)
+        least = min(least, perf_counter() - start)
+    return least
