@@ -4,10 +4,10 @@
     python examples/image_classification.py --small
 
 FOLDER is a published ViT or DeiT, such as google/vit-base-patch16-224-in21k. What is saved is its
-model for classes with a new head. With --small it prints
+model for classes, whose head is new. With --small it prints
 
     images of 16 x 16: 1442 to learn from, 355 to test on
-    right: 12.1% before, 85.9% after
+    right: 11.8% before, 82.3% after
     saved in reader, which transformers loads
 """
 
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import small_models
-from new_head import with_head
 
 from singanet import pretrained, set_seed
 from singanet.data import digits
@@ -47,7 +46,7 @@ def main() -> None:
     set_seed(0)
     with tempfile.TemporaryDirectory() as beside:
         place = small_models.image_model(Path(beside, "m")) if given.small else given.folder
-        net = with_head(place, "ImageClassification", [str(k) for k in range(10)])
+        net = pretrained.load(place, head="image-classification", classes=10)
     data, shape = digits(), net["pixel_values"].in_shapes
     assert isinstance(shape, tuple)  # not a list: it has one input
     x, y = pixels(data.x_train, shape)[: given.limit], data.y_train[: given.limit]

@@ -4,10 +4,10 @@
     python examples/text_classification.py --small
 
 FOLDER is a published encoder, such as bert-base-uncased or DistilBERT. What is saved is its
-model for classes with a new head. With --small it prints about
+model for classes, whose head is new. With --small it prints about
 
     speeches: 1404 to learn from, 155 kept back
-    right: 34.2% before, 78.7% after
+    right: 36.1% before, 82.6% after
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import small_models
-from new_head import with_head
 
 from singanet import pretrained, set_seed
 from singanet.data import Tokenizer, plays
@@ -58,10 +57,11 @@ def main() -> None:
     given = parser.parse_args()
     set_seed(0)
     text = plays().decode(np.concatenate([plays().train, plays().validation]))
-    with tempfile.TemporaryDirectory() as beside:
-        place = small_models.encoder(Path(beside, "m"), text) if given.small else given.folder
-        net = with_head(place, "SequenceClassification", PLAYS, ["input_ids", "attention_mask"])
-        tokenizer = pretrained.tokenizer(place)
+    beside = tempfile.TemporaryDirectory()
+    place = small_models.encoder(Path(beside.name, "m"), text) if given.small else given.folder
+    inputs = ["input_ids", "attention_mask"]
+    net = pretrained.load(place, head="sequence-classification", classes=PLAYS, inputs=inputs)
+    tokenizer = pretrained.tokenizer(place)
     texts, labels = speeches(text)
     order = np.random.default_rng(0).permutation(len(texts))[: given.limit]
     x, y, kept = rows(tokenizer, [texts[k] for k in order]), labels[order], len(order) // 10
@@ -73,7 +73,6 @@ def main() -> None:
     net.fit(*learnt, batch_size=16, epochs=given.epochs, verbose=False)
     print(f"right: {before:.1%} before, {net.evaluate(*back, 32)[1]:.1%} after")
     pretrained.save(net, given.out)
-    tokenizer.save(given.out)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from singanet import functional
-from singanet.base.arguments import checked_count, is_int
+from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
 from singanet.layers import Concat, Index, LayerNorm, Positions, Reduce
 from singanet.layers.symbol import Symbol, apply, calls_between
@@ -89,13 +89,13 @@ def planned(
     family: Family,
     names: dict[str, str] | None,
     head: str | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[str] | None = None,
 ) -> HeadPlan:
     """Return the head for the config ``values`` and the arrays ``names``.
 
-    ``head`` is the wanted kind, None for the class in the config, and ``classes`` the wanted number
-    of classes. Errors: `ConfigError` for an unsupported class; `ArgumentError` for a head that the
-    family does not have, or a number of classes without a head of classes.
+    ``head`` is the wanted kind, None for the class in the config, and ``classes`` the wanted
+    classes. Errors: `ConfigError` for an unsupported class; `ArgumentError` for a head that the
+    family does not have, or for classes without a head of classes.
     """
     model_type = values.get("model_type")
     known = classes_of(model_type, family)
@@ -110,16 +110,11 @@ def planned(
         )
     own = kind_of(found)
     kind = own if head is None else head
-    architecture = found if head is None or own == head else _class_for(head, row, family, known)
+    architecture = found
+    if head is not None and own != head:
+        architecture = _class_for(head, found, row, family)
     if classes is not None:
-        checked_count("pretrained.load", "classes", classes, 1)
-        if kind not in OF_CLASSES:
-            raise ArgumentError(
-                "pretrained.load, classes",
-                expected=f"head={one_of(OF_CLASSES, 4)} as well",
-                received=f"a {architecture}",
-                advice="remove classes, or pass head",
-            )
+        _expect_classes(classes, kind, architecture)
     form = row.heads.get(kind) if kind is not None else None
     form = form if form is not None and form.architecture == architecture else None
     plan = HeadPlan(kind, form, architecture, architecture, values, names)
@@ -128,21 +123,30 @@ def planned(
     elif architecture not in family.bare:
         plan.prefix = row.prefix
     if kind == CHOICE:
-        plan.choices = 2 if classes is None else classes
+        plan.choices = classes if isinstance(classes, int) else 2
         classes = None
-    renewed = classes is not None and classes != _count(values)
+    there = _labels(values)
+    labels = there
+    if isinstance(classes, int) and classes != len(there):
+        labels = [f"LABEL_{k}" for k in range(classes)]
+    elif classes is not None and not isinstance(classes, int):
+        labels = list(classes)
+    # Classes without names of their own may be any.
+    unnamed = there == [f"LABEL_{k}" for k in range(len(there))]
+    renewed = len(labels) != len(there) or (labels != there and not unnamed)
     plan.changes = architecture != found or renewed
-    if architecture != found or renewed:
-        plan.values = _changed(values, architecture, kind, classes)
+    if plan.changes or labels != there:
+        plan.values = _changed(values, architecture, kind, labels if labels != there else None)
     if names is not None:
         _rename(plan, row, names, architecture == found, renewed)
     return plan
 
 
-def _class_for(head: str, row: Heads, family: Family, known: tuple[str, ...]) -> str:
-    """Return the class of transformers for ``head``. Errors: `ArgumentError` without one."""
+def _class_for(head: str, found: str, row: Heads, family: Family) -> str:
+    """Return the class for ``head`` in place of ``found``. Errors: `ArgumentError` without one."""
     if head == EMBEDDING:
-        return row.encoder or family.bare[0]
+        return row.encoder or (found if found in family.bare else family.bare[0])
+    known = (*family.architectures, *(form.architecture for form in row.heads.values()))
     fitting = [name for name in known if kind_of(name) == head]
     if not fitting:
         kinds = dict.fromkeys(kind for name in known if (kind := kind_of(name)))
@@ -155,26 +159,49 @@ def _class_for(head: str, row: Heads, family: Family, known: tuple[str, ...]) ->
     return fitting[0]
 
 
-def _count(values: Mapping[str, Any]) -> int:
-    """Return the number of classes in a config."""
+def _expect_classes(classes: Any, kind: str | None, architecture: str) -> None:
+    """Errors: `ArgumentError` unless ``classes`` is a number or distinct names, for such a head."""
+    where = "pretrained.load, classes"
+    if kind not in OF_CLASSES:
+        raise ArgumentError(
+            where,
+            expected=f"head={one_of(OF_CLASSES, 4)} as well",
+            received=f"a {architecture}",
+            advice="remove classes, or pass head",
+        )
+    several = isinstance(classes, (list, tuple)) and kind != CHOICE
+    if several and classes and all(isinstance(name, str) for name in classes):
+        if len(set(classes)) == len(classes):
+            return
+    elif not several and is_int(classes, 1):
+        return
+    raise ArgumentError(
+        where,
+        expected="a number of 1 or more" + ("" if kind == CHOICE else ", or distinct names"),
+        received=brief(classes)[:80],
+        advice="pass classes=3, or the names of the classes",
+    )
+
+
+def _labels(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the classes in a config, in order."""
     labels, count = values.get("id2label"), values.get("num_labels")
     if isinstance(labels, Mapping):
-        return len(labels)
-    return count if is_int(count, 1) else 2
+        return [str(labels.get(str(k), labels.get(k, f"LABEL_{k}"))) for k in range(len(labels))]
+    return [f"LABEL_{k}" for k in range(count if is_int(count, 1) else 2)]
 
 
 def _changed(
-    values: Mapping[str, Any], architecture: str, kind: str | None, classes: int | None
+    values: Mapping[str, Any], architecture: str, kind: str | None, labels: list[str] | None
 ) -> dict[str, Any]:
-    """Return the config for another class; new classes have the names of transformers."""
+    """Return the config for another class, and new ``labels`` of the classes."""
     made = {**values, "architectures": [architecture]}
-    if kind in (QUESTION, CHOICE) or (classes is not None and classes != _count(values)):
+    if kind in (QUESTION, CHOICE) or labels is not None:
         for key in ("id2label", "label2id", "num_labels", "problem_type"):
             made.pop(key, None)
-        if classes is not None:
-            labels = {str(k): f"LABEL_{k}" for k in range(classes)}
-            made["id2label"] = labels
-            made["label2id"] = {name: k for k, name in enumerate(labels.values())}
+    if labels is not None:
+        made["id2label"] = {str(k): name for k, name in enumerate(labels)}
+        made["label2id"] = {name: k for k, name in enumerate(labels)}
     return made
 
 

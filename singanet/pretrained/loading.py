@@ -157,8 +157,12 @@ def make(
     sentence: SentencePooling | None = None,
     seed: int | None = None,
     head: str | None = None,
+<<<<<<< HEAD
     classes: int | None = None,
     pixels: tuple[int, int] | None = None,
+=======
+    classes: int | Sequence[str] | None = None,
+>>>>>>> 520597de (Show heads in the guide, and name classes in load)
 ) -> MadeNet:
     """Build the net of the config ``values``, for files with arrays of these ``names``.
 
@@ -256,7 +260,8 @@ def origin_in(source: ModelSource, made: MadeNet) -> Origin:
     }
     if not made.head.changes:
         there = {names.get(name, name): array for name, array in arrays.items()}
-        return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
+        config = dict(made.head.values)
+        return Origin(config, there, kept, source.files, source.tokenizer, source.form)
     # The files of another class have its names; a classifier has no use for a pooling of sentences.
     pools = made.net.head == EMBEDDING
     kept = {
@@ -320,7 +325,7 @@ def load(
     dtype: str = "float32",
     *,
     head: str | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
     seed: int | None = None,
     rounding: str | None = None,
@@ -350,9 +355,9 @@ def load(
         head: "sequence-classification", "token-classification", "question-answering",
             "multiple-choice", "image-classification", "language-model" or "embedding", the mean
             over the steps or the pooling of a sentence-transformers folder. None for the folder's.
-        classes: Number of classes, or of choices for "multiple-choice" (2 by default). None for the
-            folder's number, or for 2 with a new head. A folder's head of another number of classes
-            gets a new last layer.
+        classes: Number of classes or their names, or number of choices for "multiple-choice" (2 by
+            default). None for the folder's classes, which are 2 if it does not name any. A head of
+            the folder for other classes gets a new last layer.
         inputs: Names of the net's inputs, such as "attention_mask"; None takes the usual ones of
             the model's family.
         seed: Seed of dropout and of a new head. None takes the next seed after

@@ -225,6 +225,14 @@ def test_a_classifier_gets_other_classes_and_keeps_the_rest(tmp_path):
         same = value.shape == before[name].shape and np.array_equal(value, before[name])
         assert same is not name.startswith("logits")
     assert other.config["id2label"] == {str(k): f"LABEL_{k}" for k in range(5)}
+    named = pretrained.load(folder, classes=["bad", "good", "new"])
+    assert named.config["label2id"] == {"bad": 0, "good": 1, "new": 2}
+    for a, b in zip(named.param_values(), net.param_values(), strict=True):
+        assert np.array_equal(a, b)
+    pretrained.save(named, tmp_path / "named")
+    assert pretrained.load(tmp_path / "named").config["id2label"]["1"] == "good"
+    with pytest.warns(RuntimeWarning, match="out_proj"):
+        pretrained.load(tmp_path / "named", classes=["bad", "good", "old"])
     with pytest.warns(RuntimeWarning, match="qa_outputs"):
         asks = pretrained.load(folder, head="question-answering")
     assert "id2label" not in asks.config
@@ -294,7 +302,9 @@ def test_recorded_steps_are_those_of_the_layers(kind, head, dtype, tmp_path):
     ("vit", {"head": "token-classification"}, "'image-classification', 'embedding'"),
     ("llama", {"classes": 3}, "pretrained.load, classes: expected head="),
     ("llama", {"head": "question-answering", "classes": 3}, "classes: expected head="),
-    ("llama", {"head": "token-classification", "classes": 0}, "classes: expected an int"),
+    ("llama", {"head": "token-classification", "classes": 0}, "classes: expected a number"),
+    ("llama", {"head": "token-classification", "classes": ["a", "a"]}, "or distinct names"),
+    ("bert", {"head": "multiple-choice", "classes": ["a", "b"]}, "classes: expected a number"),
     ("llama", {"head": "embedding", "inputs": ["input_ids", "segments"]}, "inputs: expected"),
     ("bert", {"head": "token-classification", "inputs": ["tokens"]}, "inputs: expected"),
 ])  # fmt: skip
