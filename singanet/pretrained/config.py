@@ -262,7 +262,7 @@ _OTHER_MODES = (
 class SentencePooling:
     """Pooling over steps: the "first", or the "mean" or "max" of unmasked ones.
 
-    ``unit`` normalises the result to length 1.
+    Of images (C, H, W) the steps are rows and columns. ``unit`` normalises the result to length 1.
     """
 
     mode: str
@@ -275,7 +275,8 @@ class SentencePooling:
         if self.mode == "first":
             y = Index(name, [0])(x)
         else:
-            y = Reduce(name, self.mode, axis=1)(*([x] if mask is None else [x, mask]))
+            axis = 1 if len(x.shape) == 2 else (2, 3)
+            y = Reduce(name, self.mode, axis=axis)(*([x] if mask is None else [x, mask]))
         return L2Norm(NAME, epsilon=1e-24)(y) if self.unit else y
 
 

@@ -148,7 +148,8 @@ class ModelDrawing:
     ``choices`` they are the first of several texts of a sample. A head that ``pools`` steps reads a
     mask, and one for ``one_text`` no segments. ``places`` maps parameters to their places,
     ``most_steps`` is the maximum sequence length, ``loss`` and ``metric`` are for training,
-    ``tied`` maps arrays to the parameter that they must equal if they exist.
+    ``tied`` maps arrays to the parameter that they must equal if they exist. While it ``repeats``,
+    a name that is drawn again is the same layer.
     """
 
     def __init__(
@@ -171,6 +172,8 @@ class ModelDrawing:
         self.most_steps: int | None = None
         self.loss: Any = None
         self.metric: Any = None
+        self.repeats = False
+        self._drawn: dict[str, Layer] = {}
         self._without_param: set[str] = set()
         self.tied: dict[str, Param] = {}
 
@@ -244,8 +247,13 @@ class ModelDrawing:
 
     # -- layers -----------------------------------------------------------------------------
 
+    def _once(self, layer: Layer) -> Layer:
+        """Return ``layer``, or the one that was drawn under its name if layers repeat."""
+        return self._drawn.setdefault(str(layer.name), layer) if self.repeats else layer
+
     def put(self, layer: Layer, x: Any, **places: ArrayPlace | None) -> Symbol:
         """Apply ``layer`` to ``x`` and record the places of its parameters."""
+        layer = self._once(layer)
         y = layer(x)
         for suffix, param in layer.params.items():
             place = places[suffix]
@@ -305,7 +313,8 @@ class ModelDrawing:
             # x sigmoid(1.702 x)
             x = Activation(f"{name}_silu", "silu")(Scale(f"{name}_in", 1.702)(x))
             return Scale(name, 1 / 1.702)(x)
-        return Activation(name, mode)(x)
+        y: Symbol = self._once(Activation(name, mode))(x)
+        return y
 
     def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
         """Add layer normalisation."""
@@ -314,7 +323,7 @@ class ModelDrawing:
 
     def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
         """Add dropout if ``share`` > 0."""
-        return Dropout(name, share)(x) if share else x
+        return self._once(Dropout(name, share))(x) if share else x
 
     def scaled(self, x: Symbol, name: str, theirs: str) -> Symbol:
         """Multiply the features, the last axis, by the array ``theirs``."""
@@ -330,18 +339,25 @@ class ModelDrawing:
 
     def add(self, name: str, *parts: Symbol) -> Symbol:
         """Add a sum."""
-        y: Symbol = Add(name)(*parts)
+        y: Symbol = self._once(Add(name))(*parts)
         return y
 
     def attention(
-        self, layer: MultiHeadAttention, inputs: Sequence[Symbol], theirs: dict[str, str]
+        self,
+        layer: MultiHeadAttention,
+        inputs: Sequence[Symbol],
+        theirs: dict[str, str],
+        **more: ArrayPlace,
     ) -> Symbol:
-        """Add attention with one module a projection; ``theirs`` maps our parts to modules."""
+        """Add attention with one module a projection.
+
+        ``theirs`` maps our parts to modules, ``more`` other parameters to places.
+        """
         places = {
             f"{part}_weight": ArrayPlace(f"{name}.weight", True) for part, name in theirs.items()
         }
         places |= {f"{part}_bias": ArrayPlace(f"{name}.bias") for part, name in theirs.items()}
-        return self.put(layer, list(inputs), **places)
+        return self.put(layer, list(inputs), **places, **more)
 
     # -- loss and metric ----------------------------------------------------------------------
 

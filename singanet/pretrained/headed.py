@@ -144,7 +144,7 @@ def planned(
 
 def _class_for(head: str, found: str, row: Heads, family: Family) -> str:
     """Return the class for ``head`` in place of ``found``. Errors: `ArgumentError` without one."""
-    if head == EMBEDDING:
+    if head == EMBEDDING and row.embeds:
         return row.encoder or (found if found in family.bare else family.bare[0])
     known = (*family.architectures, *(form.architecture for form in row.heads.values()))
     fitting = [name for name in known if kind_of(name) == head]
@@ -152,7 +152,7 @@ def _class_for(head: str, found: str, row: Heads, family: Family) -> str:
         kinds = dict.fromkeys(kind for name in known if (kind := kind_of(name)))
         raise ArgumentError(
             "pretrained.load, head",
-            expected=f"a head of this family: {one_of([*kinds, EMBEDDING], 8)}",
+            expected=f"a head of this family: {one_of([*kinds, *[EMBEDDING] * row.embeds], 8)}",
             received=brief(head),
             advice="transformers has no such class; add layers behind net.upto",
         )

@@ -91,12 +91,14 @@ class Head:
 class Heads:
     """The heads of a family, and the ``prefix`` of the model's arrays in its language model.
 
-    ``encoder`` is the class of the encoder alone, whose files omit the arrays of ``decoder.``.
+    ``encoder`` is the class of the encoder alone, whose files omit the arrays of ``decoder.``;
+    ``embeds`` is False for an encoder-decoder without such a class.
     """
 
     prefix: str
     heads: Mapping[str, Head] = field(default_factory=dict)
     encoder: str = ""
+    embeds: bool = True
 
 
 _HIDDEN = ("classifier_dropout", "hidden_dropout_prob")
@@ -184,7 +186,7 @@ def _bart(name: str) -> Heads:
         **_AT_THE_END,
     )
     question = Head(f"{name}ForQuestionAnswering", "model.", out="qa_outputs")
-    return Heads("model.", {SEQUENCE: sequence, QUESTION: question})
+    return Heads("model.", {SEQUENCE: sequence, QUESTION: question}, embeds=False)
 
 
 _AT_THE_END: Mapping[str, Any] = {

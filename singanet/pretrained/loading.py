@@ -157,12 +157,8 @@ def make(
     sentence: SentencePooling | None = None,
     seed: int | None = None,
     head: str | None = None,
-<<<<<<< HEAD
-    classes: int | None = None,
-    pixels: tuple[int, int] | None = None,
-=======
     classes: int | Sequence[str] | None = None,
->>>>>>> 520597de (Show heads in the guide, and name classes in load)
+    pixels: tuple[int, int] | None = None,
 ) -> MadeNet:
     """Build the net of the config ``values``, for files with arrays of these ``names``.
 

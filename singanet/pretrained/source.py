@@ -145,8 +145,9 @@ def _pixels(folder: Path) -> tuple[int, int] | None:
     else:
         high = wide = size
     most = 1 << 16
-    good = is_int(high) and is_int(wide) and max(high, wide) < most
-    return (high, wide) if good else None
+    if not is_int(high) or not is_int(wide) or max(high, wide) >= most:
+        return None
+    return int(high), int(wide)
 
 
 def _sentence(path: Path) -> SentencePooling | None:

@@ -19,10 +19,25 @@ IMAGE = {
 }  # fmt: skip
 STAGES = {"depths": [2, 1], "hidden_sizes": [16, 24]}
 THREE = {"num_labels": 3}
+TEXT = {
+    "hidden_size": 32, "intermediate_size": 40, "max_position_embeddings": 64,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": WORDS, "pad_token_id": 0,
+    "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
+ALBERT = TEXT | {"embedding_size": 12, "num_hidden_layers": 4, "num_hidden_groups": 2}
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
 MODELS = {
+    "albert": ("AlbertModel", ALBERT | {"inner_group_num": 2}),
+    "albert for words": ("AlbertForMaskedLM", ALBERT),
+    "electra": ("ElectraModel", TEXT | {"embedding_size": 12}),
+    "electra for words": ("ElectraForMaskedLM", TEXT | {"embedding_size": 12}),
+    "electra's discriminator": ("ElectraForPreTraining", TEXT | {"embedding_size": 32}),
+    "camembert": ("CamembertModel", TEXT | {"pad_token_id": 1}),
+    "camembert for words": ("CamembertForMaskedLM", TEXT | {"pad_token_id": 1}),
+    "mpnet": ("MPNetModel", TEXT | {"pad_token_id": 1}),
+    "mpnet for words": ("MPNetForMaskedLM", TEXT | {"pad_token_id": 1}),
     "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
     "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
     "dinov2 for classes": (
@@ -62,7 +77,16 @@ _IMAGE = {
     "patch_size": 4,
 }  # fmt: skip
 
+_TEXT = {
+    "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 20,
+}  # fmt: skip
+
 CONFIGS = {
+    "albert": _TEXT | {"architectures": ["AlbertForMaskedLM"], "embedding_size": 8},
+    "electra": _TEXT | {"architectures": ["ElectraForPreTraining"], "embedding_size": 8},
+    "camembert": _TEXT | {"architectures": ["CamembertModel"]},
+    "mpnet": _TEXT | {"architectures": ["MPNetModel"]},
     "dinov2": _IMAGE | {"architectures": ["Dinov2ForImageClassification"]},
     "resnet": {
         "architectures": ["ResNetForImageClassification"], "depths": [1, 1],

@@ -1,6 +1,7 @@
 """Small random models of transformers, and what they compute."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -234,7 +235,8 @@ def make(name, seed=0):
                 buffer += 0.05 * torch.rand_like(buffer)
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-                module.weight[module.padding_idx] = 0.1
+                row = torch.linspace(-0.1, 0.1, module.weight.shape[1])
+                module.weight[module.padding_idx] = row
     return model
 
 
@@ -280,10 +282,21 @@ def theirs(model, x, dy):
     out = model(**fed)
     y = out.logits if hasattr(out, "logits") else out.last_hidden_state
     (y * torch.from_numpy(dy)).sum().backward()
-    grads = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+    # Tables before heads, since the files have a tied array under the table's name.
+    every = sorted(model.named_parameters(remove_duplicate=False), key=lambda p: "lm_head" in p[0])
+    firsts = {}
+    for name, p in every:
+        firsts.setdefault(id(p), (name, p))
+    grads = {n: p.grad.numpy() for n, p in firsts.values() if p.grad is not None}
     of_dino = model.config.model_type == "dinov2"
     for name in [name for name in grads if of_dino and ".mlp.gate_proj." in name]:
         # The files have both as one.
         parts = grads.pop(name), grads.pop(name.replace("gate_proj", "up_proj"))
         grads[name.replace("gate_proj", "weights_in")] = np.concatenate(parts)
     return y.detach().numpy(), grads
+
+
+def queries_for(name):
+    """The name of an array, with queries in place of keys."""
+    names = {"k": "q", "key": "query"}
+    return re.sub(r"\bk(?=_lin|_proj|\b)|\bkey\b", lambda found: names[found[0]], name)
