@@ -166,6 +166,8 @@ def make(
     refuses; `ArgumentError` for unknown ``inputs`` or ``head``.
     """
     family = family_of(values, where)
+    # Folders of sentence-transformers may name the class of which the model was trained.
+    head = EMBEDDING if head is None and sentence is not None else head
     plan = planned(
         values, where, family, None if names is None else family.canonical(names), head, classes
     )

@@ -166,6 +166,14 @@ def test_sentence_embeddings(mode, unit, tmp_path):
     assert np.allclose(net.forward(False, x), wanted, atol=1e-6)
 
 
+def test_sentences_of_a_folder_that_names_the_trained_class(tmp_path):
+    folder = sentences(folder_of(BERT, tmp_path))
+    x = {name: np.ones((1, 3), int) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    wanted = pretrained.load(folder).forward(False, x)
+    net = pretrained.load(told(folder, architectures=["BertForMaskedLM"]))
+    assert np.array_equal(net.forward(False, x), wanted)
+
+
 def test_what_stands_beside_goes_along(tmp_path):
     folder = sentences(folder_of(BERT, tmp_path / "one"))
     (folder / "tokenizer.json").write_text("{}")
