@@ -68,11 +68,7 @@ if TYPE_CHECKING:
         Subtract,
     )
     from singanet.layers.layer import Layer
-    from singanet.layers.multi_head_attention import (
-        MultiHeadAttention,
-        QueryKeyNorm,
-        RelativePositions,
-    )
+    from singanet.layers.multi_head_attention import MultiHeadAttention, QueryKeyNorm
     from singanet.layers.normalization import (
         LRN,
         BatchNormalization,
@@ -112,6 +108,7 @@ if TYPE_CHECKING:
     from singanet.layers.pooling import GlobalAvgPooling2D as GlobalAveragePooling2D
     from singanet.layers.pooling import GlobalAvgPooling3D as GlobalAveragePooling3D
     from singanet.layers.reducing import Expand, Gather, Reduce, RepeatVector, TopIndices
+    from singanet.layers.relative import Alibi, RelativePositions
     from singanet.layers.rnn import (
         GRU,
         LSTM,
@@ -152,6 +149,7 @@ __all__ = [
     "AdaptiveMaxPooling2D",
     "AdaptiveMaxPooling3D",
     "Add",
+    "Alibi",
     "AlphaDropout",
     "Average",
     "AveragePooling1D",

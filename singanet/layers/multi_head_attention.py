@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from math import log
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_count, is_flag, is_number
+from singanet.base.arguments import is_flag, is_number
 from singanet.base.described import Configurable
-from singanet.base.heap import steps
 from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, CallOrderError, brief
 from singanet.initializer import Constant
@@ -30,128 +28,15 @@ from singanet.layers.dense import (
 from singanet.layers.kv_cache import Counts, KVCache, together
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int
 from singanet.layers.normalization import Kept, rms_norm, rms_norm_backward
+from singanet.layers.relative import Alibi, RelativePositions
 from singanet.layers.rotary import RotaryEmbedding, RowTexts
 from singanet.layers.words import KernelAndBias
 from singanet.ops.interface import Ops
-from singanet.ops.kernel import in_float32
 from singanet.ops.window import Attended, Attention
 from singanet.types import Array, GivenShapes, InputKind, Shape, Shapes, Traits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_ROWS = 128
-"""The number of queries in one block of the sum over distances."""
-
-
-class RelativePositions(Configurable):
-    """A learned bias of `MultiHeadAttention` for each head and distance of a key from its query.
-
-    Distances share buckets (Raffel et al. 2020, T5): half of the buckets have one distance each,
-    the others widen with the logarithm of the distance up to ``max_distance``, and the last has all
-    larger ones. The table is ``relative_weight`` (buckets, heads), which all layers of a stack
-    share: ``relative_specs=first.params["relative_weight"]``.
-
-    Args:
-        buckets: Int, the number of buckets.
-        max_distance: Int, the distance at which the last bucket starts.
-        bidirectional: Whether later keys have buckets of their own; otherwise they have the bucket
-            of distance 0.
-
-    Examples:
-        >>> x = singanet.Input("x", (10, 64))
-        >>> relative = singanet.layers.RelativePositions(buckets=32)
-        >>> singanet.layers.MultiHeadAttention(num_heads=4, relative=relative)(x).shape
-        (10, 64)
-    """
-
-    def __init__(
-        self, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
-    ) -> None:
-        ways = 2 if bidirectional else 1
-        self.buckets = checked_count("RelativePositions", "buckets", buckets, 2 * ways)
-        exact = self.buckets // ways // 2
-        self.max_distance = checked_count(
-            "RelativePositions", "max_distance", max_distance, exact + 1, 2**31
-        )
-        self.bidirectional = bool(bidirectional)
-        if self.buckets % (2 * ways):
-            raise ArgumentError(
-                "RelativePositions, buckets",
-                expected=f"a multiple of {2 * ways}",
-                received=brief(buckets),
-                advice="32 are usual",
-            )
-
-    def added(self, ops: Ops, table: Array, queries: int, keys: int, first: Counts = 0) -> Array:
-        """Return the summand of the scores (1, heads, queries, keys), a view.
-
-        ``table`` (buckets, heads) has the parameter, ``ops`` are the kernels. The positions of the
-        ``queries`` start at ``first``, the positions of the ``keys`` at 0. If each sample has its
-        own first position, (N,), the result is (N, heads, queries, keys).
-        """
-        if not isinstance(first, int):
-            each = [self.added(ops, table, queries, keys, one) for one in first.tolist()]
-            return ops.concat(each, axis=0)
-        row = ops.empty((table.shape[1], queries + keys - 1), table)
-        buckets = ops.xp.asarray(_buckets(queries, keys, first, *self._key))
-        ops.copyto(row, ops.gather_rows(table, buckets).T)
-        by_head, by_key = steps(row)
-        of_the_first = row[:, queries - 1 :]
-        shape, strides = (1, len(row), queries, keys), (0, by_head, -by_key, by_key)
-        view: Array = ops.xp.lib.stride_tricks.as_strided(of_the_first, shape, strides)
-        return view
-
-    @in_float32
-    def _table_gradient(self, ops: Ops, dadded: Array) -> Array:
-        """Return the gradient of the table, given the gradient of `added` at ``first`` 0."""
-        _, heads, queries, keys = dadded.shape
-        drow = ops.zeros((heads, queries + keys - 1), dadded)
-        for start in range(0, queries, _ROWS):
-            stop = min(start + _ROWS, queries)
-            rows, length = stop - start, stop - start + keys
-            # Reading rows one element shorter shifts each by one, which aligns the distances.
-            flat = ops.zeros((heads, rows * length), dadded)
-            last_first = dadded[0, :, start:stop][:, ::-1]
-            ops.copyto(flat.reshape(heads, rows, length)[..., :keys], last_first)
-            moved = flat[:, : rows * (length - 1)].reshape(heads, rows, length - 1)
-            into = drow[:, queries - stop : queries - stop + length - 1]
-            ops.add(into, ops.sum(moved, axis=1), out=into)
-        here = ops.xp.asarray(_one_hot(queries, keys, drow.dtype, *self._key))
-        return ops.matmul(here, drow.T)
-
-    def _buckets_of(self, distance: Array) -> Array:
-        """Return the bucket of each ``distance``, key position minus query position."""
-        return _bucket_of(distance, *self._key)
-
-    @property
-    def _key(self) -> tuple[int, int, bool]:
-        return self.buckets, self.max_distance, self.bidirectional
-
-
-def _bucket_of(distance: Array, buckets: int, longest: int, bidirectional: bool) -> Array:
-    ways = 2 if bidirectional else 1
-    each = buckets // ways
-    exact = each // 2
-    far = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
-    growth = np.log(np.maximum(far, exact) / exact) / log(longest / exact)
-    grown = exact + (growth * (each - exact)).astype(np.int64)
-    bucket = np.where(far < exact, far, np.minimum(grown, each - 1))
-    return np.asarray(bucket + np.where(distance > 0, (ways - 1) * each, 0))
-
-
-# Layers with equal buckets share these arrays, so that programs store them once.
-@lru_cache(maxsize=8)
-def _buckets(queries: int, keys: int, first: int, *key: Any) -> Array:
-    """Return the bucket of each distance, in rising order, from the last query to the first key."""
-    return _bucket_of(np.arange(1 - queries, keys) - first, *key)
-
-
-@lru_cache(maxsize=8)
-def _one_hot(queries: int, keys: int, dtype: np.dtype[Any], *key: Any) -> Array:
-    """Return (buckets, distances), 1 if the distance has the bucket."""
-    buckets = np.arange(key[0])[:, None]
-    return (buckets == _buckets(queries, keys, 0, *key)).astype(dtype)
 
 
 class QueryKeyNorm(Configurable):
@@ -276,7 +161,7 @@ class MultiHeadAttention(Layer):
         scale: The factor of the scores, key_dim ** -0.5 by default.
         segments: Whether an input has ids (N, T) of texts packed into one sample: a query sees only
             keys of its own text. If queries and keys are two sequences, two inputs have ids.
-        relative: `RelativePositions`, or None.
+        relative: `RelativePositions`, with ``causal`` `Alibi`, or None.
         relative_specs: Settings of ``relative_weight``, or a `Param` of another layer to share.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
 
@@ -314,7 +199,7 @@ class MultiHeadAttention(Layer):
         softcap: float | None = None,
         scale: float | None = None,
         segments: bool = False,
-        relative: RelativePositions | None = None,
+        relative: RelativePositions | Alibi | None = None,
         relative_specs: ParamSpecs = None,
         **words: Unpack[KernelAndBias],
     ) -> None:
@@ -338,10 +223,12 @@ class MultiHeadAttention(Layer):
         for what, given, kind in (
             ("rotary", rotary, RotaryEmbedding),
             ("norm", norm, QueryKeyNorm),
-            ("relative", relative, RelativePositions),
+            ("relative", relative, Alibi if isinstance(relative, Alibi) else RelativePositions),
         ):
             good = given is None or isinstance(given, kind)
             self._expect(good, f"{what}={given!r}", f"{kind.__name__}(), or None")
+        bidirectional = isinstance(relative, Alibi) and not causal
+        self._expect(not bidirectional, f"relative={relative!r}", "None without causal=True")
         some = use_bias if isinstance(use_bias, (list, tuple)) else None
         self._expect(
             is_flag(use_bias) or (some is not None and all(part in _BIASED for part in some)),
@@ -472,7 +359,7 @@ class MultiHeadAttention(Layer):
             for part in _NORMED:
                 count, start = self.norm.size(heads[part], key_dim), 1.0 - self.norm.offset
                 self.add_param(f"{part}_gamma", (count,), default=Constant(start))
-        if self.relative is not None:
+        if isinstance(self.relative, RelativePositions):
             shape = (self.relative.buckets, self.num_heads)
             self.add_param("relative_weight", shape, self.relative_specs)
 
@@ -723,7 +610,8 @@ class MultiHeadAttention(Layer):
         dheads = heads_of(dmerged, self.dims["value"])
         q, k, v = heads = [saved[key] for key in ("q", "k", "v")]
         case = self._placed(ctx, saved["case"], q, k)
-        wanted = self._moves_mask(ctx) or (self.relative is not None and ctx._needs_param_grads)
+        learned = isinstance(self.relative, RelativePositions) and ctx._needs_param_grads
+        wanted = self._moves_mask(ctx) or learned
         if self.return_weights or are_few(case, q, k, v):
             found = attend_whole_back(ctx, case, dheads, of_weights, heads, wanted)
         else:
@@ -754,13 +642,16 @@ class MultiHeadAttention(Layer):
         """Return the case with the summand of relative positions, which is not saved."""
         if self.relative is None:
             return case
-        table, extents = ctx.params["relative_weight"], (q.shape[2], k.shape[2])
-        added = self.relative.added(ctx.ops, table, *extents, ctx.starts)
+        if isinstance(self.relative, Alibi):
+            added = self.relative.added(ctx.ops, self.num_heads, k.shape[2], q.dtype)
+        else:
+            table, extents = ctx.params["relative_weight"], (q.shape[2], k.shape[2])
+            added = self.relative.added(ctx.ops, table, *extents, ctx.starts)
         return replace(case, added=added if case.added is None else ctx.ops.add(case.added, added))
 
     def _added_back(self, ctx: Context, d: Array, grads: dict[str, Array]) -> Array | None:
         """Return the mask's gradient, and add the gradient of the table to ``grads``."""
-        if self.relative is not None and ctx._needs_param_grads:
+        if isinstance(self.relative, RelativePositions) and ctx._needs_param_grads:
             of_all = ctx.ops.sum_to(d, (1, *d.shape[1:]))
             grads["relative_weight"] = self.relative._table_gradient(ctx.ops, of_all)
         if not self._moves_mask(ctx):
@@ -803,7 +694,7 @@ class _FurtherSteps:
     ) -> Callable[[], None]:
         """Return the call for these arrays."""
         out = heads_of(merged, self._layer.dims["value"])
-        if rest or mask is not None or params:
+        if rest or mask is not None or self._layer.relative is not None:
             return partial(self._attend, ops, out, (q, v, k, rest, mask), self._kept, params)
         return partial(self._attend_few, ops, out, q, v, k)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from singanet.layers import (
+    Alibi,
     Dummy,
     Embedding,
     GatedUnit,
@@ -78,7 +79,7 @@ class DecoderSettings:
     head_size: int
     hidden: int
     vocabulary: int
-    longest: int | None
+    longest: int
     activation: str
     tied: bool
     of_weights: float
@@ -93,6 +94,7 @@ class DecoderSettings:
     by_head: bool = False
     transposed: bool = True
     norm: QueryKeyNorm | None = None
+    relative: Alibi | None = None
     dropout: float = 0.0
     table_dropout: float = 0.0
     table_width: int | None = None
@@ -130,7 +132,7 @@ def read_sizes(
     kv_heads: int | None = None,
     head_size: int | None = None,
     ratio: int | None = None,
-    longest: int | None = 2048,
+    longest: int = 2048,
     activation: str = "silu",
     of_weights: float = 0.0,
     tied: bool = False,
@@ -154,7 +156,7 @@ def read_sizes(
         head_size=c.count(of["head_size"], size) if of["head_size"] else size,
         hidden=c.count(of["hidden"], *inner) if of["hidden"] else inner[0],
         vocabulary=c.count("vocab_size"),
-        longest=c.count(of["longest"], longest) if of["longest"] else longest,
+        longest=c.count(of["longest"], longest),
         activation=_chosen(c, of["activation"], activation),
         tied=c.flag("tie_word_embeddings", tied),
         of_weights=c.share(of["of_weights"], of_weights),
@@ -195,9 +197,8 @@ def draw(read: Callable[[Config], DecoderSettings], d: ModelDrawing) -> Symbol:
     """Build the net of the settings that ``read`` returns: ``logits``, or ``last_hidden_state``."""
     m = read(d.config)
     names = m.modules
-    if m.longest is not None:
-        # With dynamic scaling a config contains the original length alone.
-        d.most_steps = max(m.longest, *(turn.reach for turn in m.turns if turn is not None), 0)
+    # With dynamic scaling a config contains the original length alone.
+    d.most_steps = max(m.longest, *(turn.reach for turn in m.turns if turn is not None), 0)
     # Learned positions count the steps of a row, and rows of OPT those of a mask.
     others = ["attention_mask"] * (not m.first_position) + ["segments"] * (not names.positions)
     inputs = d.ids(("input_ids",), others=others)
@@ -214,7 +215,6 @@ def draw(read: Callable[[Config], DecoderSettings], d: ModelDrawing) -> Symbol:
     if names.widen:
         x = d.dense(x, "widen", m.width, base + names.widen, bias=False)
     if names.positions:
-        assert m.longest is not None
         rows = PositionEmbedding(
             names.positions.rpartition(".")[2], m.longest, first=m.first_position
         )
@@ -297,6 +297,7 @@ class _Block:
             scale=m.scale,
             softcap=m.softcap,
             window=m.windows[self.k],
+            relative=m.relative,
         )
         places = self._places("output", names.output)
         for order, (part, module) in enumerate(

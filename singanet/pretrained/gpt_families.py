@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.layers import LayerNorm, RotaryEmbedding
+from singanet.layers import Alibi, LayerNorm, RotaryEmbedding
 from singanet.pretrained.config import Config, rotary
 from singanet.pretrained.decoders import DecoderSettings, Modules, decoder_family, read_sizes
 from singanet.pretrained.drawing import Family
@@ -169,7 +169,7 @@ def _gpt_neox(c: Config) -> DecoderSettings:
     for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
         if c.number(key, value) != value:
             raise c.refused(key, f"{value:g}, which the model's older key has", c.take(key))
-    turns = rotary(c, made.longest or 0, {"": theta}, fraction)
+    turns = rotary(c, made.longest, {"": theta}, fraction)
     made.turns = [turns[""]] * made.depth
     c.skip("classifier_dropout", "is_decoder")
     return made
@@ -186,6 +186,36 @@ _BLOOM = replace(
     norm="ln_f",
     head="lm_head",
 )
+
+
+def _bloom(c: Config) -> DecoderSettings:
+    keys = {
+        "width": _either(c, "n_embed", "hidden_size"),
+        "depth": _either(c, "n_layer", "num_hidden_layers"),
+        "heads": _either(c, "n_head", "num_attention_heads"),
+    }
+    # Any number of steps is computed; the key has the number in training.
+    keys |= dict.fromkeys(("kv_heads", "head_size", "hidden", "activation"), "")
+    keys["longest"] = "seq_length"
+    made = read_sizes(c, _BLOOM, _norm(c), keys, ratio=4, activation="gelu_new", tied=True)
+    made.biases, made.hidden_bias = True, True
+    made.by_head, made.pads, made.relative = True, False, Alibi()
+    made.dropout = c.share("hidden_dropout")
+    c.only(apply_residual_connection_post_layernorm=False)
+    c.skip("slow_but_exact", "unk_token_id")
+    # Unused in transformers.
+    c.skip("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner")
+    c.skip("offset_alibi", "skip_bias_add", "skip_bias_add_qkv")
+    return made
+
+
+def _either(c: Config, *keys: str) -> str:
+    """Return the key that the config has; several must have one value."""
+    there = [key for key in keys if c.take(key) is not None] or [keys[0]]
+    for key in there[1:]:
+        if c.take(key) != c.take(there[0]):
+            raise c.refused(key, f"{c.take(there[0])!r}, as {there[0]}", c.take(key))
+    return there[0]
 
 
 def _falcon(c: Config) -> DecoderSettings:
@@ -219,7 +249,7 @@ def _falcon(c: Config) -> DecoderSettings:
     )
     made.parallel, made.by_head, made.pads = parallel, True, False
     made.biases = made.hidden_bias = c.flag("bias", False)
-    made.turns = [rotary(c, made.longest or 0, {"": 10000.0})[""]] * made.depth
+    made.turns = [rotary(c, made.longest, {"": 10000.0})[""]] * made.depth
     c.skip("apply_residual_connection_post_layernorm")  # unused in transformers
     return made
 
@@ -267,6 +297,7 @@ def _opt(c: Config) -> DecoderSettings:
 
 
 FAMILIES: Mapping[str, Family] = {
+    "bloom": decoder_family(_bloom, "Bloom"),
     "falcon": decoder_family(_falcon, "Falcon"),
     "gpt2": decoder_family(_gpt2, "GPT2", causal="LMHeadModel"),
     "gpt_neo": decoder_family(_gpt_neo, "GPTNeo"),

@@ -39,7 +39,7 @@ def llama_like(
     """
     norm = partial(RMSNorm, epsilon=c.number("rms_norm_eps", epsilon), offset=offset)
     made = read_sizes(c, modules, norm, **defaults)
-    turns = rotary(c, made.longest or 0, thetas or {_FULL: 10000.0})
+    turns = rotary(c, made.longest, thetas or {_FULL: 10000.0})
     made.turns = [turns[_FULL]] * made.depth
     return made
 
@@ -63,7 +63,7 @@ def _with_layer_norms(
     """
     norm = partial(LayerNorm, epsilon=c.number(key, 1e-5), center=center)
     made = read_sizes(c, modules, norm, keys, **defaults)
-    turns = rotary(c, made.longest or 0, {_FULL: theta}, fraction, interleaved)
+    turns = rotary(c, made.longest, {_FULL: theta}, fraction, interleaved)
     made.turns = [turns[_FULL]] * made.depth
     return made
 
@@ -171,7 +171,7 @@ def _alternate(
 
 def _olmo(c: Config) -> DecoderSettings:
     made = read_sizes(c, _LLAMA, partial(LayerNorm, epsilon=1e-5, affine=False))
-    made.turns = [rotary(c, made.longest or 0, {_FULL: 10000.0})[_FULL]] * made.depth
+    made.turns = [rotary(c, made.longest, {_FULL: 10000.0})[_FULL]] * made.depth
     made.biases, made.padding = c.flag("attention_bias", False), 1
     c.only(clip_qkv=None)
     return made
@@ -187,7 +187,7 @@ def _olmo2(c: Config, thetas: Mapping[str, float] | None = None) -> DecoderSetti
 def _olmo3(c: Config) -> DecoderSettings:
     thetas = {_FULL: 5e5, _SLIDING: 5e5}
     made = _olmo2(c, thetas)
-    _alternate(c, made, 4, rotary(c, made.longest or 0, thetas))
+    _alternate(c, made, 4, rotary(c, made.longest, thetas))
     return made
 
 
@@ -213,7 +213,7 @@ def _gemma3(c: Config) -> DecoderSettings:
     thetas = {_FULL: 1e6, _SLIDING: local}
     made = _later_gemma(c, thetas, kv_heads=4, longest=131072)
     every = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
-    _alternate(c, made, every, rotary(c, made.longest or 0, thetas))
+    _alternate(c, made, every, rotary(c, made.longest, thetas))
     made.norm = QueryKeyNorm(c.number("rms_norm_eps", 1e-6), offset=1.0)
     made.softcap = c.number_or_none("attn_logit_softcapping")
     made.final_softcap = c.number_or_none("final_logit_softcapping")

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Context, Input, MultiHeadAttention, QueryKeyNorm, RelativePositions
+from singanet.layers import (
+    Alibi,
+    Context,
+    Input,
+    MultiHeadAttention,
+    QueryKeyNorm,
+    RelativePositions,
+)
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
@@ -90,7 +97,11 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
                     )
                     if layer.softcap:
                         scores = layer.softcap * np.tanh(scores / layer.softcap)
-                    if layer.relative is not None:
+                    if isinstance(layer.relative, Alibi):
+                        # Of 3 heads the first two have the slopes of 2, the last one of 4.
+                        slope = {3: [2**-4, 2**-8, 2**-2], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
+                        scores -= slope[heads][h] * (t - np.array(seen))
+                    elif layer.relative is not None:
                         scores += [
                             p["relative_weight"][bucket(layer.relative, j - t), h] for j in seen
                         ]
@@ -160,6 +171,9 @@ CASES = {
     "rotary in part, interleaved": attention(
         (5, 10), causal=True, rotary=RotaryEmbedding(50.0, interleaved=True, fraction=0.4)),
     "relative": attention((7, 6), relative=RelativePositions(8, 5), scale=1.0),
+    "alibi": attention((7, 12), relative=Alibi(), causal=True, num_heads=3),
+    "alibi, packed": attention([(7, 8), (7,)], told([1, 1, 1, 2, 2, 3, 3]), num_heads=4,
+                               causal=True, segments=True, relative=Alibi()),
     "relative, backwards, lengths": attention(
         [(4, 6), (6, 5), ()], told([3, 6, 1, 4]), num_kv_heads=1,
         relative=RelativePositions(4, 3, bidirectional=False)),

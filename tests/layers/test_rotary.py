@@ -395,3 +395,24 @@ def test_parts_with_relative_positions_give_what_the_whole_gives(cuts, rng):
 def test_refuses_buckets_that_have_no_sense(given, what):
     with pytest.raises(ArgumentError, match=f"RelativePositions, {what}"):
         nn.RelativePositions(**given)
+
+
+@pytest.mark.parametrize("cuts", [range(1, 12), [5], [1, 8, 9]])
+def test_parts_with_alibi_give_what_the_whole_gives(cuts, rng):
+    ids = Input("ids", (12,), "int64")
+    x = MultiHeadAttention("one", 3, 4, causal=True, relative=nn.Alibi())(
+        Embedding("words", 9, 12)(ids)
+    )
+    net = FeedForwardNet(inputs=ids, outputs=Dense("fc", 9)(x), seed=0)
+    net.as_type("float64")
+    ids = rng.integers(0, 9, (3, 12))
+    decoder = net.decoder()
+    got = [decoder(part) for part in np.split(ids, list(cuts), axis=1)]
+    np.testing.assert_allclose(np.concatenate(got, 1), net.predict(ids), rtol=0, atol=1e-9)
+    again = FeedForwardNet.from_config(net.to_config(), seed=0)
+    assert isinstance(again["one"].relative, nn.Alibi)
+
+
+def test_alibi_is_of_causal_attention_alone():
+    with pytest.raises(ArgumentError, match="argument relative: expected None without causal"):
+        MultiHeadAttention("one", 3, 4, relative=nn.Alibi())

@@ -54,6 +54,10 @@ CONFIGS = {
         "architectures": ["FalconForCausalLM"], "hidden_size": 16, "max_position_embeddings": 32,
         "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": WORDS,
     },
+    "bloom": {
+        "architectures": ["BloomForCausalLM"], "n_embed": 16, "n_layer": 2, "vocab_size": WORDS,
+        "num_attention_heads": 4, "offset_alibi": 100,
+    },
     "opt": {
         "architectures": ["OPTForCausalLM"], "ffn_dim": 24, "hidden_size": 16,
         "max_position_embeddings": 32, "num_attention_heads": 4, "num_hidden_layers": 2,

@@ -49,6 +49,7 @@ OPT = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 40,
     "max_position_embeddings": 64, "vocab_size": WORDS, "dropout": 0.0,
 }  # fmt: skip
+BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": WORDS}
 GPT_NEO = {
     "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64,
     "vocab_size": WORDS, "attention_types": [[["global", "local"], 1]], "window_size": 4,
@@ -181,6 +182,9 @@ MODELS = {
         "FalconForCausalLM",
         FALCON | {"multi_query": False, "parallel_attn": False, "tie_word_embeddings": False},
     ),
+    "bloom": ("BloomForCausalLM", BLOOM),
+    "bloom of 12 heads": ("BloomForCausalLM", BLOOM | {"hidden_size": 48, "n_head": 12}),
+    "bloom without head": ("BloomModel", BLOOM),
     "opt": ("OPTForCausalLM", OPT),
     "opt of 350 M": (
         "OPTForCausalLM",

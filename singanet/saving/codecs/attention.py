@@ -12,6 +12,7 @@ import numpy as np
 from singanet import functional, layers
 from singanet.checkpoint.keras import Variable
 from singanet.errors import ArgumentError, brief
+from singanet.layers.relative import slopes
 from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.arithmetic import compared, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays, moved
@@ -142,7 +143,7 @@ def _write_attention(
         bounded = g.node("Tanh", g.node("Mul", scores, g.constant(1.0 / layer.softcap, "cap")))
         scores = g.node("Mul", bounded, g.constant(layer.softcap, "cap"))
     if layer.relative is not None:
-        scores = g.node("Add", scores, _write_relative(g, layer))
+        scores = g.node("Add", scores, _write_relative(g, layer, key))
     if layer.mask == "added":
         scores = g.node("Add", scores, g.cast(_write_mask(g, layer, xs[-1]), g.dtype))
         scores = g.node("Max", scores, _write_lowest(g))
@@ -167,10 +168,14 @@ def _write_attention(
     return [y, weights] if layer.return_weights else y
 
 
-def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
-    """Add the relative position bias, (1, heads, queries, keys)."""
+def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention, key: Value) -> Value:
+    """Add the relative position bias, (1, heads, queries or 1, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
+    if isinstance(layer.relative, layers.Alibi):
+        # Relative to the first key, as a free number of steps allows.
+        slope = g.constant(slopes(layer.num_heads)[None, :, None, None], "slopes")
+        return g.node("Mul", slope, g.cast(g.count(key, 1), g.dtype))
     if -1 in (queries, keys):
         raise NoFormError("relative positions with a free number of steps")
     assert layer.relative is not None

@@ -224,6 +224,7 @@ ATTENTION = [
         ({"rotary": TURNED(100.0), "key_dim": 6},),
         ({"rotary": TURNED(interleaved=True), "key_dim": 4, "num_kv_heads": 1}, (5, 6), (4, 3)),
         ({"relative": layers.RelativePositions(8, 5)},),
+        ({"relative": layers.Alibi(), "causal": True}, (7, 6)),
         ({"relative": layers.RelativePositions(4, 3, False), "causal": True}, (7, 6)),
         ({"norm": layers.QueryKeyNorm(offset=1.0), "num_kv_heads": 1},),
         ({"norm": layers.QueryKeyNorm(joint=True), "use_bias": ("key",)}, (5, 6), (4, 3)),
@@ -365,8 +366,8 @@ def test_attention_with_lengths_of_which_some_are_zero(causal, steps, path):
 def test_sequences_of_any_length(path):
     ids = Input("ids", (None,))
     x = layers.Embedding("table", 9, 6)(ids)
-    x = layers.SinusoidalPosition("waves")(layers.PositionEmbedding("places", 1000)(x))
-    x = layers.MultiHeadAttention("attention", 2, causal=True)(x)
+    x = layers.SinusoidalPosition("waves")(layers.PositionEmbedding("places", 1000, first=2)(x))
+    x = layers.MultiHeadAttention("attention", 2, causal=True, relative=layers.Alibi())(x)
     x = layers.MultiHeadAttention("turned", 4, 2, num_kv_heads=2, rotary=TURNED())(x)
     x = layers.TimeDistributed("norm", layers.BatchNormalization("bn"))(layers.LayerNorm("ln")(x))
     x = layers.TimeDistributed("scores", layers.Dense("fc", 4))(layers.GRU("gru", 5)(x))
