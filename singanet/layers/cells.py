@@ -333,6 +333,7 @@ class Stacks(Protocol):
     return_sequences: bool
     return_state: bool
     stateful: int | None
+    round_states: bool
 
 
 class Forward:
@@ -384,7 +385,7 @@ class Forward:
             keep = 1.0 - layer.recurrent_dropout
             mask = ctx.ops.keep_mask(ctx.rng, (x.shape[1], layer.units), keep)
             drop = ctx.ops.multiply(mask.astype(x.dtype), 1.0 / keep)
-        return Direction(len(x), run.reverse, self.skips, drop)
+        return Direction(len(x), run.reverse, self.skips, drop, layer.round_states)
 
     def _run(
         self, run: StackDirection, x: Array, states: Sequence[Array], direction: Direction
@@ -458,7 +459,8 @@ class Backward:
             above = above[:, :, first : first + size]
         needs_dx = run.stack > 0 or ctx.needs_input_grad
         x = saved[f"l{run.stack}/x"]
-        direction = Direction(len(x), run.reverse, saved["skips"], saved[f"{prefix}/drop"])
+        drop = saved[f"{prefix}/drop"]
+        direction = Direction(len(x), run.reverse, saved["skips"], drop, layer.round_states)
         biases = saved.get(f"{prefix}/biases")
         case = layer.cell.case(ctx.ops, x, _arrays_of(ctx, run), direction, biases)
         made = saved[f"{prefix}/made"]

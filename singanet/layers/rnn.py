@@ -55,6 +55,7 @@ class Recurrent(RecurrentWords, total=False):
     input_dropout: float
     recurrent_dropout: float
     stateful: int | None
+    round_states: bool
     activation: str
     recurrent_activation: str
 
@@ -109,6 +110,8 @@ class RNN(Layer):
         stateful (int | None): None, or an int n, the batch size: each batch starts with the final
             states of the previous one, in training and evaluation. They are saved as ``state/h``
             and ``state/c``, have no gradient, and `reset_state` sets them to zero.
+        round_states (bool): Whether the weights read states rounded to 8 bits of the range of their
+            sample, as in ONNX Runtime's DynamicQuantizeLSTM; gradients pass the rounding.
         activation (str): "tanh", or "relu" for the modes "tanh" and "relu".
         recurrent_activation (str): "sigmoid".
 
@@ -124,7 +127,7 @@ class RNN(Layer):
     dropout = input_dropout = recurrent_dropout = 0.0
     num_layers = 1
     input_mode = "linear"
-    bidirectional = return_state = go_backwards = False
+    bidirectional = return_state = go_backwards = round_states = False
     return_sequences = use_bias = True
     stateful: int | None = None
     activation, recurrent_activation = "tanh", "sigmoid"

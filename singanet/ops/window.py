@@ -139,7 +139,8 @@ class Direction:
     """The order of ``count`` steps, forward or in ``reverse``.
 
     ``skips`` (T, N, 1) is True at steps that a sample lacks; its state does not change there.
-    ``drop`` (N, H) multiplies states before the product with their weights. An array of states has
+    ``drop`` (N, H) multiplies states before the product with their weights; if ``rounds``, they are
+    rounded to 256 steps of their sample's range there. An array of states has
     ``count`` + 1 entries: the initial state, at the end in reverse, and one state after each step.
     """
 
@@ -147,6 +148,7 @@ class Direction:
     reverse: bool = False
     skips: Array | None = None
     drop: Array | None = None
+    rounds: bool = False
 
     @property
     def start(self) -> int:
@@ -182,12 +184,12 @@ class Direction:
         """Return the direction of a slice of the samples."""
         skips = None if self.skips is None else self.skips[:, samples]
         drop = None if self.drop is None else self.drop[samples]
-        return Direction(self.count, self.reverse, skips, drop)
+        return Direction(self.count, self.reverse, skips, drop, self.rounds)
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are neither skipped steps nor recurrent dropout."""
-        return self.skips is None and self.drop is None
+        """Whether there are no skipped steps, recurrent dropout or rounding."""
+        return self.skips is None and self.drop is None and not self.rounds
 
 
 class RecurrentCase(NamedTuple):

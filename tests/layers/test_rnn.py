@@ -200,6 +200,35 @@ def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     np.testing.assert_array_equal(run(single, x)[1], run(single, x, train=False)[1])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_states_are_rounded_where_the_weights_read_them(mode):
+    """To 256 steps of a sample's range; gradients are the plain layer's, nearly."""
+    found = {}
+    x = np.random.default_rng(0).standard_normal((3, 6, 4)).astype(np.float32)
+    for rounds in (False, True):
+        net = FeedForwardNet([RNN("rnn", 5, mode, round_states=rounds)], seed=0)
+        net.build((6, 4))
+        net.loss = SquaredError()
+        y = net.forward(True, x)
+        grads = {n: g for names, _, gs in net.backward(np.ones_like(y))
+                 for n, g in zip(names, gs, strict=True)}  # fmt: skip
+        found[rounds] = y, grads
+    (plain, of_plain), (rounded, of_rounded) = found[False], found[True]
+    np.testing.assert_allclose(plain[:, 0], rounded[:, 0], 1e-5)  # the first state is zero
+    assert 0 < np.abs(plain - rounded).max() < 0.03
+    for name, grad in of_plain.items():
+        np.testing.assert_allclose(of_rounded[name], grad, rtol=0.1, atol=0.1)
+    sgd = SGD(0.0)
+    losses = [net.step(x, np.zeros_like(y), sgd)[0] for _ in range(3)]
+    assert losses[0] == losses[1] == losses[2]  # the last ones are recorded
+    whole = FeedForwardNet([RNN("rnn", 2, "relu", input_mode="skip", round_states=True)])
+    whole.build((2, 2))
+    whole["rnn"].params["l0/forward/weight_h"].value[...] = np.eye(2)
+    y = whole.predict(np.array([[[1.0, 0.31], [0, 0]], [[9.0, 0.31], [0, 0]]], np.float32))
+    steps = np.array([[1 / 255], [9 / 255]])
+    np.testing.assert_allclose(y[:, 1], np.rint(y[:, 0] / steps) * steps, rtol=1e-6)
+
+
 def test_units_of_the_state_and_features_are_dropped_from_all_steps_of_a_sample():
     layer = RNN("rnn", 400, "relu", input_mode="skip", use_bias=False, recurrent_dropout=0.25)
     layer.build((3, 400))

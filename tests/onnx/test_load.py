@@ -288,6 +288,36 @@ def test_dynamic_quantization_has_the_range_of_a_sample(tmp_path):
     np.testing.assert_allclose(load(path).predict(ids), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
+def test_an_lstm_that_quantizes_its_steps(way, tmp_path):
+    """As in ONNX Runtime for a batch of one; rounding moves the outputs by 1e-3."""
+    rng, ways, size, features = np.random.default_rng(0), 1 + (way == "bidirectional"), 6, 4
+    arrays = {
+        "w": rng.integers(-128, 128, (ways, features, 4 * size), np.int8),
+        "r": rng.integers(-128, 128, (ways, size, 4 * size), np.int8),
+        "b": rng.normal(size=(ways, 8 * size)).astype(np.float32),
+        "sw": np.full(ways, 0.01, "f4"), "zw": np.full(ways, 3, np.int8),
+        "sr": np.full(ways, 0.02, "f4"), "zr": np.full(ways, -2, np.int8),
+    }  # fmt: skip
+    lstm = node(
+        "DynamicQuantizeLSTM", ["t", "w", "r", "b", "", "", "", "", "sw", "zw", "sr", "zr"],
+        ["y", "h", "c"], domain="com.microsoft", direction=way, hidden_size=size,
+    )  # fmt: skip
+    nodes = [node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), lstm]
+    outputs, imports = ["y", "h", "c"], [onnx.helper.make_opsetid("com.microsoft", 1)]
+    shape = {"x": ["N", 5, features]}
+    path = file_of(nodes, shape, outputs, arrays, tmp_path / "net.onnx", imports=imports)
+    x = rng.normal(size=(3, 5, features)).astype(np.float32)
+    net = load(path)
+    found = net.predict(x, by_name=True)
+    for k in range(3):
+        for name, wanted in ran(path, {"x": x[k : k + 1]}).items():
+            axis = 2 if name == "y" else 1
+            np.testing.assert_allclose(found[name][k], wanted.take(0, axis), atol=1e-5)
+    with pytest.raises(ArgumentError, match="round_states=True"):
+        save(net, tmp_path / "again.onnx")
+
+
 def test_samples_are_along_the_only_free_axis_of_an_input(tmp_path):
     nodes = [node("Add", ["x", "t"], ["y"]), node("Transpose", ["s"], ["t"], perm=[1, 0])]
     path = file_of(nodes, {"x": [None, 3], "s": [3, None]}, ["y"], {}, tmp_path / "net.onnx")

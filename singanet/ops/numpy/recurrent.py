@@ -69,11 +69,22 @@ def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
 
 
 def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
-    """Return ``state`` with recurrent dropout applied; ``room`` is its buffer."""
-    if direction.drop is None:
-        return state
-    seen: Array = ops.xp.multiply(state, direction.drop, out=room)
-    return seen
+    """Return ``state`` with recurrent dropout and rounding applied; ``room`` is its buffer."""
+    seen = state
+    if direction.drop is not None:
+        seen = ops.xp.multiply(seen, direction.drop, out=room)
+    return _rounded(ops, seen) if direction.rounds else seen
+
+
+def _rounded(ops: Ops, state: Array) -> Array:
+    """Return ``state`` (N, H) in 256 steps from the least to the largest number of a row, or 0."""
+    xp = ops.xp
+    low = xp.minimum(state.min(axis=1, keepdims=True), 0)
+    step = (xp.maximum(state.max(axis=1, keepdims=True), 0) - low) / 255
+    step = xp.where(step == 0, xp.ones_like(step), step)
+    zero = xp.clip(xp.rint(-low / step), 0, 255)
+    made: Array = (xp.clip(xp.rint(state / step) + zero, 0, 255) - zero) * step
+    return made
 
 
 def through_state(
@@ -114,6 +125,8 @@ def through_gates(
     before, size = direction.befores(h), h.shape[2]
     if direction.drop is not None:
         before = ops.multiply(before, direction.drop)
+    if direction.rounds:
+        before = _rounded(ops, before.reshape(-1, size))
     weight_h = ops.matmul(before.reshape(-1, size).T, rows_h)
     made = None if weight_x is None else ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
     # Summed over time and then over samples: two short sums lose less than one long sum.

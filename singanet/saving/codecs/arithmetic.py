@@ -309,7 +309,7 @@ def _read_dequantize(use: Use) -> Tensor:
     return use.make(layers.Multiply, x, scale, dtype=scale.dtype)
 
 
-def _read_dynamic_quantize(use: Use) -> list[Tensor]:
+def read_dynamic_quantize(use: Use) -> list[Tensor]:
     """Convert to rounded floats, scale and zero point, each of a sample as of a batch of one."""
     x = use.tensor()
     places = list(range(1, len(x.sample) + 1))
@@ -435,7 +435,7 @@ ARITHMETIC = (
             "Mod": _read_modulo,
             "QuantizeLinear": _read_quantize,
             "DequantizeLinear": _read_dequantize,
-            "DynamicQuantizeLinear": _read_dynamic_quantize,
+            "DynamicQuantizeLinear": read_dynamic_quantize,
             "ai.onnx.ml.Scaler": _read_scaler,
         },
     ),

@@ -16,6 +16,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import at
 from singanet.optimizer.regularization import L2Regularizer
+from singanet.saving.codecs.arithmetic import read_dynamic_quantize
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
 from singanet.saving.codecs.dense import QUANTIZED
@@ -48,6 +49,8 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
     inputs, x = layer.inputs, xs[0]
     if layer.stateful:
         raise NoFormError("stateful=True; pass states as inputs and outputs")
+    if layer.round_states:
+        raise NoFormError("round_states=True, which only ONNX Runtime's own operators have")
     lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells == "lengths" else None
     back: Value | None = None
     if inputs.tells == "mask":
@@ -206,6 +209,7 @@ def _write_weights(
     return [w, r, b]
 
 
+_QUANTIZED = "com.microsoft.DynamicQuantize"
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
@@ -235,7 +239,7 @@ def _read_recurrent(use: Use) -> list[Any]:
 
 
 def _read_of_samples(use: Use) -> list[Tensor]:
-    kind = use.node.op
+    kind = _kind(use)
     x, size = use.tensor(), use.attribute("hidden_size")
     weight, inner, bias = use.needed(1), use.needed(2), use.array(3)
     way = use.attribute("direction", "forward")
@@ -255,6 +259,28 @@ def _read_of_samples(use: Use) -> list[Tensor]:
     if way == "reverse":
         steps = replace(steps, symbol=_read_reversed(use, steps).symbol)
     return [steps, *state]
+
+
+def _kind(use: Use) -> str:
+    return use.node.op.removeprefix(_QUANTIZED)
+
+
+def _read_quantized(use: Use) -> list[Any]:
+    """Convert an LSTM of 8-bit weights, (directions, in, 4 H), and rounded inputs and states."""
+    x = use.tensor()
+    numbers, scale, zero = read_dynamic_quantize(use)
+    numbers = use.make(layers.Subtract, numbers, use.raised(zero, x.rank))
+    use.values[0] = use.make(layers.Multiply, numbers, use.raised(scale, x.rank), dtype=x.dtype)
+    for k in (1, 2):
+        bytes_ = use.needed(k).astype(np.float32)
+        step, least = (
+            use.needed(place).astype(np.float32).reshape(len(bytes_), 1, -1)
+            for place in (6 + 2 * k, 7 + 2 * k)
+        )
+        floats = ((bytes_ - least) * step).transpose(0, 2, 1)
+        use.values[k] = Known((floats, floats), getattr(use.value(k), "name", ""))
+    del use.values[8:]
+    return _read_recurrent(use)
 
 
 def _read_mode(use: Use, kind: str, ways: int) -> str:
@@ -283,9 +309,10 @@ def _read_run(
     use: Use, x: Tensor, mode: str, size: int, ways: int,
     arrays: tuple[Array, Array, Array | None],
 ) -> tuple[Any, list[Any]]:  # fmt: skip
-    kind = use.node.op
+    kind = _kind(use)
     finals = len(use.node.outputs) > 1
     given: dict[str, Any] = {"bidirectional": ways == 2, "return_state": finals}
+    given["round_states"] = use.node.op != kind
     if kind == "RNN" or mode == "gru_before":
         layer: Any = layers.RNN(use.name(1), size, mode, **given)
     else:
@@ -600,7 +627,14 @@ RECURRENT = (
         _write_recurrent,
         {"RNN": _read_recurrent},
     ),
-    LayerCodec(layers.LSTM, _ARRAYS, {}, _class_of, _write_recurrent, {"LSTM": _read_recurrent}),
+    LayerCodec(
+        layers.LSTM,
+        _ARRAYS,
+        {},
+        _class_of,
+        _write_recurrent,
+        {"LSTM": _read_recurrent, f"{_QUANTIZED}LSTM": _read_quantized},
+    ),
     LayerCodec(layers.GRU, _ARRAYS, {}, _class_of, _write_recurrent, {"GRU": _read_recurrent}),
     LayerCodec(layers.SimpleRNN, _ARRAYS, {}, _class_of, _write_recurrent),
 )
