@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from numbers import Integral, Real
@@ -125,6 +125,17 @@ def name_trouble(name: str) -> str:
     if not _NO_PARTS.isdisjoint(name.split("/")):
         return f"{name[:60]!r}"
     return ""
+
+
+def are_plain_names(names: Collection[str]) -> bool:
+    """Return whether `name_trouble` would find no fault with any of ``names``.
+
+    It looks at all of them together: one by one takes as long as reading small arrays.
+    """
+    whole = "/".join(names)
+    short = max(map(len, names), default=0) <= MAX_NAME_BYTES
+    plain = short and whole.isascii() and whole.isprintable()
+    return not names or (plain and _NO_PARTS.isdisjoint(whole.split("/")))
 
 
 kTrain = 4  # noqa: N816 - SINGA's spelling, which its users' code imports
@@ -256,6 +267,8 @@ def read_json(
         raise
     except (ValueError, RecursionError) as error:
         raise budget.refuse(f"{what} in JSON", f"{type(error).__name__}: {error}"[:200]) from None
+    if _are_few_levels(text):
+        return found
     inner, levels = iter([found]), 0
     while level := [each for each in inner if type(each) in _NESTED]:
         levels += 1
@@ -264,6 +277,18 @@ def read_json(
     return found
 
 
+def _are_few_levels(text: bytes) -> bool:
+    """Return whether JSON ``text`` certainly has few levels; brackets in strings may hide it."""
+    brackets = text.translate(None, _NO_BRACKETS)
+    for _ in range(_FEW_LEVELS // 2):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return True
+    return False
+
+
+_FEW_LEVELS = 8
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NESTED = frozenset((dict, list))
 """The types of values with values in them, of which the parser makes no subclasses."""
 

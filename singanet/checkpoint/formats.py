@@ -219,8 +219,10 @@ def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> Non
 
 def by_content(path: Path) -> str:
     """Return the name of the format of the file at ``path``, from its first bytes."""
-    candidates = (find(path) for find in (find_records, find_pickle))
-    found = next((each for each in candidates if each.is_file()), path)
+    found = path
+    if path.suffix == ".desc" or not path.is_file():
+        candidates = (find(path) for find in (find_records, find_pickle))
+        found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
         kind = kind_of_stream(stream)
     if kind.format:

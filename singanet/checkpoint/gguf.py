@@ -231,7 +231,7 @@ class GgufReader(StreamReader):
         if not fits:
             raise broken(self.where, "a type and a checksum for each array", "other types")
         for (name, entry), (_, _, checksum) in zip(self.entries.items(), known, strict=True):
-            self.entries[name] = replace(entry, checksum=checksum or "none")
+            self.entries[name] = entry._replace(checksum=checksum or "none")
         return True
 
     def _is_sealed(self, header: GgufTable) -> bool:

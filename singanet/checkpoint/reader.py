@@ -6,7 +6,6 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
@@ -145,7 +144,7 @@ class Reader(ABC):
                 advice="the file is damaged or forged: download it again",
             )
         for name, kept in shared.items():
-            self.entries[name] = replace(self.entries[kept], name=name)
+            self.entries[name] = self.entries[kept]._replace(name=name)
         return shared
 
     def _known(self, name: str) -> Entry:

@@ -6,8 +6,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,
     MAX_ARRAYS,
+    PIECE,
     REWRITTEN,
     SIZE,
     Checksum,
@@ -32,6 +33,7 @@ from singanet.checkpoint.entry import (
     check_shape,
     check_unique,
     check_version,
+    checksum_of,
     read_bytes,
     read_exactly,
     run_shape,
@@ -66,7 +68,9 @@ DTYPES = {
     "F64": "<f8",
 }
 ChecksumsIn = Callable[[dict[str, str]], dict[str, str] | None]
-_TYPES = {**{name: np.dtype(code) for name, code in DTYPES.items()}, BFLOAT: np.dtype("<f4")}
+_TYPES = {name: (np.dtype(code), np.dtype(code).itemsize, "") for name, code in DTYPES.items()}
+_TYPES[BFLOAT] = np.dtype("<f4"), 2, BFLOAT
+"""By its name in files the dtype in memory, the bytes of an element, and `Entry.kind`."""
 
 
 def parse(
@@ -101,55 +105,70 @@ def parse(
         raise too_many(where)
     check_names(table, where)
     checksums = checksums_in(metadata)
+    plain = _are_plain(table)
     found = [
         _entry(
-            name, item, size, where, "" if checksums is None else str(checksums.get(name, "none"))
+            name, item, plain, size, where, "" if checksums is None else checksums.get(name, "none")
         )
         for name, item in table.items()
     ]
     end = 0
-    for offset, entry in sorted(found, key=lambda item: (item[0], item[1].stored)):
+    for offset, stored, entry in sorted(found):
         if offset != end:
             raise broken(where, f"array {entry.name!r} at byte {end}", f"byte {offset}")
-        end += entry.stored
+        end += stored
     if end != size:
         raise broken(where, f"{end} bytes of data by the table", f"{size}")
-    return metadata, found
+    return metadata, [(offset, entry) for offset, _, entry in found]
 
 
-def _entry(name: str, item: Any, size: int, where: str, checksum: str) -> tuple[int, Entry]:
-    def refused(expected: str, received: str, advice: str = _DAMAGED) -> FileFormatError:
-        return broken(f"{where}, array {name!r}", expected, received, advice)
+def _are_plain(table: Mapping[str, Any]) -> bool:
+    """Return whether all shapes and offsets are lists of natural numbers.
 
-    if not isinstance(item, dict):
-        raise refused("dtype, shape and data_offsets", str(item)[:60])
-    kind = str(item.get("dtype"))
-    shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
-    if shape is None or offsets is None or len(offsets) != 2:
-        raise refused("shape and offsets of integers", str(item)[:120])
-    dtype = _TYPES.get(kind)
-    if dtype is None:
-        advice = "write the file again with a supported type: PyTorch's tensor.float() gives F32"
-        raise refused(f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
-    width = 2 if kind == BFLOAT else dtype.itemsize
-    begin, end = offsets
+    The numbers are checked together: one by one takes as long as reading small arrays.
+    """
+    try:
+        lists = [item[key] for item in table.values() for key in ("shape", "data_offsets")]
+        numbers = list(chain.from_iterable(lists))
+        # JSON's true is a bool.
+        if {*map(type, lists)} <= {list} and {*map(type, numbers)} <= {int}:
+            return min(numbers, default=0) >= 0 and max(numbers, default=0) < 1 << 62
+    except (KeyError, TypeError):
+        pass
+    return False
+
+
+def _entry(
+    name: str, item: Any, plain: bool, size: int, where: str, checksum: str
+) -> tuple[int, int, Entry]:
+    """Return offset, bytes and entry of ``item``; ``plain`` if its numbers are checked."""
+    if not (plain or _are_plain({name: item})) or len(item["data_offsets"]) != 2:
+        raise broken(
+            f"{where}, array {name!r}",
+            "a dtype, and a shape and two data_offsets of natural numbers",
+            str(item)[:120],
+        )
+    kind, shape, (begin, end) = item.get("dtype"), item["shape"], item["data_offsets"]
+    known = _TYPES.get(kind) if type(kind) is str else None
+    if known is None:
+        raise broken(
+            f"{where}, array {name!r}",
+            f"a type among {', '.join(_TYPES)}",
+            repr(kind)[:60],
+            "write the file again with a supported type: PyTorch's tensor.float() gives F32",
+        )
+    dtype, width, word = known
     # A shape of just these bytes of the file cannot be too large.
     axes, claimed = tuple(shape), math.prod(shape) * width if len(shape) <= MAX_RANK else 0
     if not 0 < claimed == end - begin or end > size:
         check_shape(shape, width, size, f"{where}, array {name!r}")
         if end - begin != claimed or end > size:
-            raise refused(f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
-    return begin, Entry(name, axes, dtype, claimed, checksum, BFLOAT if kind == BFLOAT else "")
-
-
-def _naturals(value: Any) -> list[int] | None:
-    """Return ``value`` if it is a list of non-negative integers."""
-    if not isinstance(value, list):
-        return None
-    for part in value:
-        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is a bool
-            return None
-    return value
+            raise broken(
+                f"{where}, array {name!r}",
+                f"the bytes of {axes} of {kind}",
+                f"offsets {begin} to {end}",
+            )
+    return begin, claimed, Entry(name, axes, dtype, claimed, checksum, word)
 
 
 _DAMAGED = "the file is damaged: copy it again, or use an earlier checkpoint"
@@ -184,7 +203,7 @@ class SafetensorsReader(StreamReader):
         self._places = {entry.name: data + offset for offset, entry in found}
         for _, entry in found:
             if entry.kind == BFLOAT and self._words:
-                entry = replace(entry, dtype=np.dtype("<u2"))
+                entry = entry._replace(dtype=np.dtype("<u2"))
             self.entries[entry.name] = entry
         for name, kept in self._share(self.metadata).items():
             self._places[name] = self._places[kept]
@@ -208,7 +227,7 @@ class SafetensorsReader(StreamReader):
             raise broken(self.where, f"a table with the checksum {sealed}", "another checksum")
         budget = Budget(self._size, partial(broken, self.where))
         checksums = read_json(text, budget, "a checksum for each array")
-        if not isinstance(checksums, dict):
+        if not isinstance(checksums, dict) or not {*map(type, checksums.values())} <= {str}:
             raise broken(self.where, "a checksum for each array", "another value")
         return checksums
 
@@ -217,9 +236,15 @@ class SafetensorsReader(StreamReader):
             return self._filled(entry)
         array = np.empty(entry.shape, entry.dtype)
         self._stream.seek(self._places[entry.name])
-        where = f"{self.where}, array {entry.name!r}"
-        digest = read_bytes(self._stream, bytes_of(array), self._hasher, where)
-        check_digest(entry, digest, self.where)
+        data = bytes_of(array)
+        if not entry.checksum:
+            read_exactly(self._stream, data, self.where)
+        elif len(data) > PIECE:
+            digest = read_bytes(self._stream, data, self._hasher, self.where)
+            check_digest(entry, digest, self.where)
+        else:
+            read_exactly(self._stream, data, self.where)
+            check_digest(entry, checksum_of(data), self.where)
         return as_bools(array)
 
     def _pieces(self, entry: Entry) -> Iterator[Array]:
@@ -281,7 +306,14 @@ def write_safetensors(
     ):
         stream.write(start)
         for source in ordered:
-            digest = write_pieces(stream, map(bytes_of, source.pieces()), hasher)
+            if source.nbytes > PIECE:
+                digest = write_pieces(stream, map(bytes_of, source.pieces()), hasher)
+            else:
+                # Fewer calls: those for pieces take longer than the checksum.
+                data = bytes_of(source.array())
+                stream.write(data)
+                digest = checksum_of(data)
+                del data
             checksums[source.name] = digest.hex()
         stream.seek(0)
         stream.write(header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows))

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -184,7 +183,7 @@ class ShardedReader(Reader):
             raise self._disagree("rows of one array in several files", shapes)
         rows = sum(part.shape[0] for part in parts)
         stored = sum(part.stored for part in parts)
-        return replace(first, shape=(rows, *first.shape[1:]), stored=stored, checksum="")
+        return first._replace(shape=(rows, *first.shape[1:]), stored=stored, checksum="")
 
     def _opened(self, name: str, words: bool) -> Reader:
         path = self.path.parent / name

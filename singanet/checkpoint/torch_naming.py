@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -144,7 +144,7 @@ class TorchView(Reader):
         entry = self._unmatched.get(key) or self._reader.entries[self._start + key]
         ours = of[0].shape(of[1])
         shape = ours if entry.shape == place.variable.shape else entry.shape
-        self.entries.setdefault(name, replace(entry, name=name, shape=shape))
+        self.entries.setdefault(name, entry._replace(name=name, shape=shape))
         self._places.setdefault(name, place)
         if place.index == len(place.variable.parts) - 1:
             self._unmatched.pop(key, None)

@@ -162,7 +162,7 @@ class GgufModelReader(Reader):
         self._kind = KINDS[kind]
         self._names = {self._name(name): name for name in inner.entries if name not in _FACTORS}
         self.entries = {
-            name: replace(inner.entries[there], name=name) for name, there in self._names.items()
+            name: inner.entries[there]._replace(name=name) for name, there in self._names.items()
         }
         prefix = f"{kind}."
         own = {

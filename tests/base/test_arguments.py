@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 import pydoc
 from types import SimpleNamespace
@@ -15,7 +16,17 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import FeedForwardNet, initializer
-from singanet.base.arguments import FLOOR, TIMES, Budget, is_training, kEval, kTrain
+from singanet.base.arguments import (
+    FLOOR,
+    TIMES,
+    Budget,
+    are_plain_names,
+    is_training,
+    kEval,
+    kTrain,
+    name_trouble,
+    read_json,
+)
 from singanet.base.described import Described, changes, settings_text
 from singanet.base.elsewhere import public_classes
 from singanet.base.kinds import bytes_text, checked_bytes
@@ -384,3 +395,33 @@ def test_numpys_own_generator_is_not_changed():
 def test_other_seeds_are_refused(seed):
     with pytest.raises(ArgumentError, match="set_seed"):
         singanet.set_seed(seed)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [], ["a"], ["a/b", "c"], [""], ["a", ""], ["a//b"], ["/a"], ["a/"], [".."], ["a/./b"],
+        ["a\nb"], ["\x7f"], ["x" * 4096], ["x" * 4097], ["...", "a.b"],
+    ],
+)  # fmt: skip
+def test_names_together_are_judged_as_one_by_one(names):
+    assert are_plain_names(names) == (not any(map(name_trouble, names)))
+
+
+@pytest.mark.parametrize("text", ['"]["', '"a[0]"', '"}{"', "1", '"[{"'])
+@pytest.mark.parametrize("levels", [1, 8, 9, 200, 201, 500])
+def test_levels_of_json_are_counted_with_brackets_in_texts(levels, text):
+    class TooDeepError(Exception):
+        pass
+
+    def read(given):
+        return read_json(given.encode(), Budget(1 << 20, lambda *_: TooDeepError()))
+
+    # Lists and dicts by turns.
+    start = "".join("[" if k % 2 else '{"k":' for k in range(levels))
+    end = "".join("]" if k % 2 else "}" for k in reversed(range(levels)))
+    if levels > 200:
+        with pytest.raises(TooDeepError):
+            read(start + text + end)
+    else:
+        assert read(start + text + end) == json.loads(start + text + end)
