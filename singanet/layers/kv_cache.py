@@ -201,15 +201,22 @@ class KVCache:
         including itself, and steps that no later one sees are removed. For shorter sequences the
         values after their last step have no meaning.
         """
+        kept, low, end = self.reserved(ops, key, new, last)
+        kept.write(ops, self._starts, new)
+        return kept.array[:, :, low:end]
+
+    def reserved(
+        self, ops: Ops, key: str, new: Array, last: int | None = None
+    ) -> tuple[RingBuffer, int, int]:
+        """Return a buffer with room for ``new``, and the range of columns of `extended`."""
         starts, kept = self.starts, self._rows.get(key)
         ends = starts + new.shape[2]
         if kept is not None and last is None and isinstance(starts, int):
             # The usual case, for each layer and token.
             assert isinstance(ends, int)
             if kept.shared <= starts and ends <= kept.array.shape[2]:
-                ops.copyto(kept.array[:, :, starts:ends], new)
                 self._shown[key] = 0
-                return kept.array[:, :, :ends]
+                return kept, 0, ends
         wanted = self._first_of(starts, last, self.spare)
         if kept is not None and last is not None:
             # Sequences that went back have fewer spare steps.
@@ -222,10 +229,9 @@ class KVCache:
         elif self._is_full(kept, starts, ends):
             kept = kept.copied(ops, wanted, starts, self._room(kept, most(ends - wanted)))
             self._rows[key] = kept
-        kept.write(ops, starts, new)
         low = least(wanted - kept.first)
         self._shown[key] = together(kept.first + low)
-        return kept.array[:, :, low : most(ends - kept.first)]
+        return kept, low, most(ends - kept.first)
 
     def kept(self, key: str) -> Array:
         """Return all steps (N, h, steps, d) that were `extended` without ``last``."""

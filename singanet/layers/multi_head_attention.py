@@ -664,6 +664,47 @@ class MultiHeadAttention(Layer):
         return self.mask == "added" and ctx.needs_input_grad
 
 
+class _BoundSteps:
+    """A call of `_FurtherSteps` on the arrays of a program.
+
+    ``in_turn`` are compiled calls in its place, if any, which `begin` prepares for a replay.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], None],
+        steps: _FurtherSteps,
+        ops: Ops,
+        arrays: tuple[Array, Array, Array | None, Array | None],
+    ) -> None:
+        self._call, self._steps, self._ops = call, steps, ops
+        layer, (out, q, self._v, self._k) = steps.layer, arrays
+        self._last, groups = layer._last(), layer.num_kv_heads or layer.num_heads
+        new = None if self._k is None or self._v is None else (self._k, self._v)
+        # Either both are appended to cached ones, or both are of fixed inputs and in the cache.
+        alike = len(steps.kept) == 2 if new else self._k is self._v
+        further = ops.further_attention(q, new, groups, steps.plain, out) if alike else None
+        self._further = further
+        self.in_turn = None if further is None else further.calls
+
+    def __call__(self) -> None:
+        """Make the call without `begin`."""
+        self._call()
+
+    def begin(self) -> None:
+        """Prepare the compiled calls for the caches of a replay."""
+        past, ops, further = self._steps.past.now, self._ops, self._further
+        assert further is not None
+        if self._k is None or self._v is None:
+            keys, values = past.once("key"), past.once("value")
+            further.begin(keys, values, 0, 0, keys.shape[2])
+            return
+        kept, low, end = past.reserved(ops, "key", self._k, self._last)
+        of_values, _, _ = past.reserved(ops, "value", self._v, self._last)
+        positions = past.starts - kept.first - low
+        further.begin(kept.array, of_values.array, low, positions, end)
+
+
 class _FurtherSteps:
     """A call that attends from further steps of sequences to these and the cached ones.
 
@@ -673,17 +714,27 @@ class _FurtherSteps:
     def __init__(
         self, layer: MultiHeadAttention, past: KVCache, dtype: np.dtype[Any], kept: list[str]
     ) -> None:
-        self._layer, self._past, self._dtype, self._kept = layer, past, dtype, kept
-        self._plain = layer._plain_case()
+        self.layer, self.past, self._dtype, self.kept = layer, past, dtype, kept
+        self.plain, self._biased = layer._plain_case(), layer.relative is not None
 
     def __call__(self, ops: Ops, working: Array, merged: Array, *read: Any) -> None:
         """Write the merged heads; ``read`` are heads, masks and parameters."""
-        self.bound(ops, working, merged, *read)()
+        self._call_on(ops, merged, *read)()
 
-    def bound(
+    def bound(self, ops: Ops, working: Array, merged: Array, *read: Any) -> Callable[[], object]:
+        """Return the call for these arrays."""
+        q, v, k, rest, mask, _ = read
+        call = self._call_on(ops, merged, *read)
+        if rest or mask is not None or self._biased:
+            return call
+        return _BoundSteps(call, self, ops, (self._heads(merged), q, v, k))
+
+    def _heads(self, merged: Array) -> Array:
+        return heads_of(merged, self.layer.dims["value"])
+
+    def _call_on(
         self,
         ops: Ops,
-        working: Array,
         merged: Array,
         q: Array,
         v: Array | None,
@@ -692,16 +743,15 @@ class _FurtherSteps:
         mask: Array | None,
         params: Mapping[str, Array],
     ) -> Callable[[], None]:
-        """Return the call for these arrays."""
-        out = heads_of(merged, self._layer.dims["value"])
-        if rest or mask is not None or self._layer.relative is not None:
-            return partial(self._attend, ops, out, (q, v, k, rest, mask), self._kept, params)
+        out = self._heads(merged)
+        if rest or mask is not None or self._biased:
+            return partial(self._attend, ops, out, (q, v, k, rest, mask), self.kept, params)
         return partial(self._attend_few, ops, out, q, v, k)
 
     def _attend_few(self, ops: Ops, out: Array, q: Array, v: Array | None, k: Array | None) -> None:
-        past, layer = self._past.now, self._layer
-        v, k = layer._with_cached(ops, past, self._kept, v, k)
-        if not ops.attend_few(q, k, v, self._plain, layer._first(past), out):
+        past, layer = self.past.now, self.layer
+        v, k = layer._with_cached(ops, past, self.kept, v, k)
+        if not ops.attend_few(q, k, v, self.plain, layer._first(past), out):
             self._attend(ops, out, (q, v, k, [], None), (), {})
 
     def _attend(
@@ -715,6 +765,6 @@ class _FurtherSteps:
         # Evaluation draws no numbers.
         rng: Any = None
         ctx = Context(ops, rng, params, False, False, self._dtype)
-        ctx.past = self._past.now
-        means, _ = self._layer._attended(ctx, kept, *parts)
+        ctx.past = self.past.now
+        means, _ = self.layer._attended(ctx, kept, *parts)
         ops.copyto(out, means)

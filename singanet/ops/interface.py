@@ -387,6 +387,29 @@ class Ops(Protocol):
         among the keys, takes the place of the case's, and is (N,) if samples differ.
         """
 
+    def further_attention(
+        self,
+        q: Array,
+        new: tuple[Array, Array] | None,
+        groups: int,
+        case: Attention,
+        out: Array,
+    ) -> Any:
+        """Return `attend_few` of queries ``q`` to cached keys and values, bound to its arrays.
+
+        ``new`` are keys and values that are appended to the cache, None if it has all; ``groups``
+        is their number of heads. The result is None if no compiled function serves; otherwise its
+        ``begin(keys, values, low, positions, end)`` tells where the cache is and which of its
+        columns are seen, and its ``calls`` then append and attend.
+        """
+
+    def arithmetic(self, function: Any, shape: Shape, other: str, number: float = 0.0) -> Any:
+        """Return a plan of ``function``, `numpy.add` or `numpy.multiply`, of a few rows; or None.
+
+        Its operands are the results and the rows, both float32 of ``shape``, and a second operand:
+        of each row of its own ("each"), one "row" for all, or a "number", which is not read.
+        """
+
     def attend_backward(
         self, dmeans: Array, made: Attended, case: Attention, mask_gradient: bool = False
     ) -> tuple[Array, Array, Array, Array | None]:

@@ -6,7 +6,6 @@ registers. With more rows, one block at a time is widened in the nearest cache.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import CompiledCall
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -255,9 +255,8 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     given = *case.places, address(x), address(out), *case.numbers
     shared = case.size >= _SHARED
     threads, side_by_side = ops.team() if shared else (1, None)
-    run = case.function.at_length if shared else case.function.briefly
-    numbers = [(*given, *cut) for cut in cuts(case.panels, threads)]
-    calls = [partial(run, (ctypes.c_int64 * len(each))(*each)) for each in numbers]
+    every = cuts(case.panels, threads)
+    calls = [CompiledCall(case.function, not shared, (*given, *cut)) for cut in every]
     if side_by_side is None or len(calls) == 1:
         return calls[0]
     return partial(side_by_side, [[call] for call in calls])

@@ -14,6 +14,7 @@ from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unre
 from singanet.program.join_lanes import kernels_of, moved, with_lanes_joined
 from singanet.program.layout import Layout, plan_arena
 from singanet.program.loads import LoadedArray, Loads, saved_for_backward, with_loads
+from singanet.program.lower_few import with_few_lowered
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
@@ -261,6 +262,13 @@ def lower_sweeps(draft: Draft) -> list[Call]:
     return with_sweeps_lowered(draft.calls, draft.tape.tokens, ops)
 
 
+def lower_few(draft: Draft) -> list[Call]:
+    """Replace arithmetic of a decoder's few rows by the backend's kernels."""
+    if not draft.tape.few or draft.tape.lowering is not ON_HOST:
+        return draft.calls
+    return with_few_lowered(draft.calls, draft.tape.backend)
+
+
 def join_lanes(draft: Draft) -> list[Call]:
     """Join each group of lanes to one call."""
     return with_lanes_joined(draft.calls, draft.tape.tokens, draft.tape.folded)
@@ -274,6 +282,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     fold_fills,
     keep_parameters,
     lower_sweeps,
+    lower_few,
     join_lanes,
 )
 """The IR passes in order; recomputation and layout follow."""

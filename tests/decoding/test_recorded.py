@@ -6,8 +6,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from singanet.decoding import Decoder
-from singanet.layers import Dense, Input, Layer, MultiHeadAttention, RotaryEmbedding
+from singanet.layers import (
+    Add,
+    Dense,
+    Embedding,
+    GatedUnit,
+    Input,
+    Layer,
+    MultiHeadAttention,
+    RMSNorm,
+    RotaryEmbedding,
+)
 from singanet.net import FeedForwardNet
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import joined
 from tests.decoding.nets import MIXES, WORDS, T, attention, net_of
 from tests.decoding.test_unequal import STATES
 
@@ -85,6 +97,45 @@ def test_any_course_has_the_same_bits(mix, data):
     assert nets[0].programs._known
     assert not nets[0].programs.refusals
     assert not nets[1].programs._known
+
+
+WIDE = {
+    "plain": {"num_kv_heads": 1, "rotary": RotaryEmbedding()},
+    "window": {"window": 5},
+    "softcap": {"softcap": 3.0},
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_compiled_calls_that_follow_each_other_have_the_bits_of_single_ones(kind, rng):
+    """Buffers that grow, are shared by forks, drop steps, and texts of several lengths."""
+    nets = []
+    for _ in range(2):
+        ids = Input("ids", (None,), "int64")
+        x = Embedding("words", WORDS, 64)(ids)
+        y = MultiHeadAttention("one", 2, 32, causal=True, **WIDE[kind])(RMSNorm("norm")(x))
+        x = GatedUnit("unit", 256, 64)(Add("add")(x, y))
+        x = MultiHeadAttention("two", 2, 32, causal=True)(x)
+        nets.append(FeedForwardNet(inputs=ids, outputs=Dense("scores", WORDS)(x), seed=0))
+    nets[0].programs.at_once, nets[1].programs.enabled = True, False
+    pair = Pair([net.decoder(40, spare=8) for net in nets])
+    ids = rng.integers(0, WORDS, (3, 40))
+    pair.same(lambda decoder: decoder.read([ids[0, :3], ids[1, :6], ids[2, :3]]))
+    for k in range(6, 12):
+        pair.same(lambda decoder, k=k: decoder(ids[:, k : k + 1]))
+    fork = Pair(pair.do(lambda decoder: decoder.fork()))
+    for k in range(12, 20):
+        for each in (pair, fork):
+            each.same(lambda decoder, k=k: decoder(ids[:, k : k + 2]))
+    pair.do(lambda decoder: decoder.back([3, 0, 2]))
+    pair.same(lambda decoder: decoder(ids[:, 20:21]))
+    both = Pair([Decoder.joined(two) for two in zip(pair.decoders, fork.decoders, strict=True)])
+    both.same(lambda decoder: decoder(np.concatenate([ids, ids])[:, 21:22]))
+    assert not nets[0].programs.refusals
+    replay = next(iter(nets[0].programs._known.values()))[0]
+    if has_compiler() and kind != "softcap" and nets[0].device.ops.name != "numpy":
+        calls = [*replay._bound.feed.calls]
+        assert len(joined(calls)) < len(calls)
 
 
 def test_a_token_is_one_program_however_long_the_text(rng):

@@ -28,6 +28,7 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import joined
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
 from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, winograd
@@ -503,7 +504,7 @@ def test_a_single_worker_is_handed_nothing(monkeypatch):
 def test_calls_do_not_change_openmps_threads():
     did = []
     build = SimpleNamespace(brief=True, side_by_side=lambda parts: [do(part) for part in parts])
-    function = SimpleNamespace(briefly=did.append)
+    function = SimpleNamespace(briefly=did.append, address=0)
     stages = [[(7,)], [(8,), (9,)]]
     plan = CompiledPlan(build, function, stages, reads=(1,), writes=(0,), scratch=64)
     calls = plan.bound((4, 5), 6)
@@ -692,3 +693,31 @@ def test_products_of_a_decoder_by_one_loop_over_a_matrix(ops, rows, outputs, mon
     np.testing.assert_allclose(found[0], x.astype("f8") @ weight, rtol=1e-4, atol=1e-4)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("function", [np.add, np.multiply])
+def test_arithmetic_of_few_rows_is_numpys(ops, function):
+    x, each, row = draw(3, 37), draw(3, 37, seed=1), draw(37, seed=2)
+    for other, name in ((each, "each"), (row, "row"), (0.3, "number")):
+        plan = ops.arithmetic(function, x.shape, name, other if name == "number" else 0.0)
+        y = np.full_like(x, np.nan)
+        operand = x if name == "number" else other
+        plan.run([array.ctypes.data for array in (y, x, operand)], 0)
+        np.testing.assert_array_equal(y, function(x, other))
+    assert ops.arithmetic(np.subtract, x.shape, "each") is None
+    assert ops.arithmetic(np.add, (100, 37), "each") is None
+
+
+def test_joined_calls_are_made_in_their_order(ops):
+    """A call of Python between them is made in its place."""
+    x, found = np.ones((1, 16), np.float32), []
+    twice = ops.arithmetic(np.multiply, x.shape, "number", 2.0)
+    more = ops.arithmetic(np.add, x.shape, "number", 1.0)
+    places = [x.ctypes.data] * 3
+    calls = [plan.bound(places, 0) for plan in (twice, more, twice, more)]
+    made = joined([*calls[:2], lambda: found.append(x[0, 0]), *calls[2:]])
+    assert len(made) == 3
+    for call in made:
+        call()
+    assert found == [3]
+    assert x[0, 0] == 7

@@ -31,6 +31,35 @@ def attend_few(heads: int, size: int, width: int) -> Code:
     return code
 
 
+def append_few() -> Code:
+    """Write a function that copies the keys and values of new steps behind earlier ones.
+
+    Its pointers: keys, values, new keys, new values, and the position of the first new step of each
+    sample as a long integer. Its integers: samples, heads, new steps; the floats of a key and of a
+    value, multiples of `LANES`; and bytes between samples, heads and steps of all four arrays.
+    """
+    code = Code("append_few", pointers=5, numbers=17)
+    firsts, samples, heads, steps = code.arguments[4:8]
+    strides = code.arguments[10:]
+    with code.each(0, samples) as sample:
+        first = code.long(firsts, code.times(sample, 8))
+        with code.each(0, heads) as head, code.each(0, steps) as step:
+            for k, size in enumerate(code.arguments[8:10]):
+                target, source = code.arguments[k], code.arguments[k + 2]
+                there, here = strides[3 * k : 3 * k + 3], strides[3 * k + 6 : 3 * k + 9]
+                to = _place(code, there, sample, head, code.sum(first, step))
+                begin = _place(code, here, sample, head, step)
+                with code.each(0, size, LANES) as column:
+                    at = code.times(column, FLOAT)
+                    some = code.floats(source, code.sum(begin, at))
+                    code.store(some, target, code.sum(to, at))
+    return code
+
+
+def _place(code: Code, strides: list[Value], *place: Value) -> Value:
+    return code.sum(*(code.times(one, apart) for one, apart in zip(place, strides, strict=True)))
+
+
 class _Queries:
     """Queries at one step, of heads that share their keys."""
 
@@ -67,9 +96,7 @@ class _Queries:
         )
 
     def _at(self, pointer: Value, strides: list[Value], *place: Value) -> Value:
-        code = self.code
-        terms = [code.times(one, apart) for one, apart in zip(place, strides, strict=True)]
-        return code.beyond(pointer, code.sum(*terms))
+        return self.code.beyond(pointer, _place(self.code, strides, *place))
 
     def _scores_of(self, head: int, key: Value) -> Value:
         code = self.code

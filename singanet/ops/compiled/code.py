@@ -187,6 +187,12 @@ class Code:
             # A read prefetch, into all caches, of data.
             self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
 
+    def call(self, function: Value, argument: Value) -> None:
+        """Call the function at an address, of one pointer, with the address ``argument``."""
+        kind = ir.PointerType(ir.FunctionType(ir.VoidType(), [_BYTES]))
+        at = self._at
+        at.call(at.inttoptr(function, kind), [at.inttoptr(argument, _BYTES)])
+
     def long(self, pointer: Value, offset: Value) -> Value:
         """Load a long integer."""
         return self._at.load(self._place(pointer, offset, _LONG), align=8)

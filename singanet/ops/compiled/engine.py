@@ -114,12 +114,14 @@ _engines: list[Any] = []
 class CompiledFunction(NamedTuple):
     """A function in three forms: ``call`` takes its arguments, the others their address.
 
-    ``briefly`` does not release Python's lock; the others do.
+    ``briefly`` does not release Python's lock; the others do. ``address`` is where the code of the
+    last two is.
     """
 
     call: Callable[..., None]
     at_length: Callable[[Any], None]
     briefly: Callable[[Any], None]
+    address: int
 
 
 class _Built(NamedTuple):
@@ -195,6 +197,7 @@ def _loaded(built: _Built) -> CompiledFunction:
         ctypes.CFUNCTYPE(None, *arguments)(whole),
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bound),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
+        bound,
     )
 
 

@@ -78,3 +78,36 @@ def rotated() -> Code:
                 at = code.sum(start, code.times(rest, FLOAT))
                 code.store(code.floats(x, at), y, at)
     return code
+
+
+def in_turn() -> Code:
+    """Write a function that calls others: pairs of their address and their argument; how many."""
+    code = Code("in_turn", pointers=1, numbers=1)
+    pairs, count = code.arguments
+    with code.each(0, count) as number:
+        at = code.times(number, 16)
+        code.call(code.long(pairs, at), code.long(pairs, code.sum(at, 8)))
+    return code
+
+
+def arithmetic(function: str, other: str) -> Code:
+    """Write a function of results, rows and a second operand: a row's, all rows' or a number.
+
+    ``function`` is "add" or "multiply", ``other`` "each", "row" or "number". Its integers: rows,
+    the floats of a row, and the bits of the number.
+    """
+    code = Code(f"{function}_{other}", pointers=3, numbers=3)
+    y, x, operand, rows, size, bits = code.arguments
+    made = code.add if function == "add" else code.multiply
+    with code.each(0, rows) as row:
+        start = code.times(row, size, FLOAT)
+        with code.each(0, size, LANES) as column:
+            lanes = code.first(code.less(size, column))
+            place = code.times(column, FLOAT)
+            at = code.sum(start, place)
+            if other == "number":
+                some = code.held(bits)
+            else:
+                some = code.some_floats(operand, at if other == "each" else place, lanes)
+            code.store_some(made(code.some_floats(x, at, lanes), some), y, at, lanes)
+    return code

@@ -18,6 +18,8 @@ class LlvmOps(PlannedOps):
 
     name = "llvm"
     attend_few = in_order(few.attend_few, last=attending.attend_few)
+    further_attention = few.further_attention
+    arithmetic = few.arithmetic
     matmul = in_order(few.matmul, last=linear.matmul)
     affine = in_order(few.affine, last=linear.affine)
     affine_constant = in_order(

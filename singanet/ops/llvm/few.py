@@ -5,7 +5,7 @@ Such are the steps of a decoder: time goes into reading weights and keys, and in
 
 from __future__ import annotations
 
-import ctypes
+import weakref
 from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import CompiledCall
 from singanet.ops.compiled.sizes import LANES, TOGETHER
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps
@@ -143,7 +144,7 @@ class _FewQueries:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: Crew | None,
         shape: Shape,
         strides: Shape,
         out: Shape,
@@ -159,23 +160,100 @@ class _FewQueries:
         self._heads = max(count for count in range(1, most + 1) if shared % count == 0)
         self._function = _attend_few_function(self._heads, *vectors)
         self._size, self._line, self._scores = n * heads * queries, 0, np.empty(0, np.float32)
-        self._given = (ctypes.c_int64 * 28)()
-        self._given[6:11] = [0, n * groups, groups, shared // self._heads, queries]
-        self._given[12:14], self._given[15] = [int(causal), window], _bits(scale)
-        self._given[16:22] = [*out[:3], *strides[:3]]
+        self.call = CompiledCall(self._function, False, [0] * 28)
+        given = self.given = self.call.given
+        given[6:11] = [0, n * groups, groups, shared // self._heads, queries]
+        given[12:14], given[15] = [int(causal), window], _bits(scale)
+        given[16:22] = [*out[:3], *strides[:3]]
 
     def attend(self, q: Array, k: Array, v: Array, firsts: Array, out: Array) -> None:
         """Write the outputs."""
-        keys, given = k.shape[2], self._given
+        keys, given = k.shape[2], self.given
+        self.have(keys)
+        given[:5] = [*map(address, (out, q, k, v, firsts))]
+        given[22:28] = [*k.strides[:3], *v.strides[:3]]
+        # What takes long lets other threads of Python run.
+        brief = self._size * keys < _BRIEF
+        (self._function.briefly if brief else self._function.at_length)(given)
+
+    def have(self, keys: int) -> None:
+        """Set the number of keys, and provide memory for their scores."""
+        given = self.given
         if keys + 2 * LANES > self._line:
             self._line = 2 * (keys + LANES)
             self._scores = np.empty(self._heads * self._line, np.float32)
             given[5], given[14] = address(self._scores), self._line
-        given[:5] = [*map(address, (out, q, k, v, firsts))]
-        given[11], given[22:28] = keys, [*k.strides[:3], *v.strides[:3]]
-        # What takes long lets other threads of Python run.
-        brief = self._size * keys < _BRIEF
-        (self._function.briefly if brief else self._function.at_length)(given)
+        given[11] = keys
+
+
+class FurtherAttention:
+    """Attention of further steps to cached ones, bound to its arrays but those of the cache.
+
+    `begin` tells where the cache is; then the compiled ``calls`` append the new keys and values, if
+    there are any, and attend.
+    """
+
+    def __init__(
+        self, q: Array, new: tuple[Array, Array] | None, groups: int, case: Attention, out: Array
+    ) -> None:
+        window = _EVERY if case.window is None else case.window
+        given = groups, out.shape[3], case.causal, window, case.scale
+        self._few = _FewQueries(None, q.shape, q.strides, out.strides, *given)
+        self._causal = case.causal
+        self._firsts = np.zeros(len(q), np.int64)
+        self._few.given[:2] = [address(out), address(q)]
+        self._few.given[4] = address(self._firsts)
+        self.calls = [self._few.call]
+        self._append: CompiledCall | None = None
+        if new is not None:
+            places = [0, 0, *map(address, new), address(self._firsts)]
+            sizes = [*new[0].shape[:3], new[0].shape[3], new[1].shape[3]]
+            apart = [*[0] * 6, *new[0].strides[:3], *new[1].strides[:3]]
+            self._append = CompiledCall(_append_function(), True, [*places, *sizes, *apart])
+            self.calls.insert(0, self._append)
+        # Weak: the cache lives as long as its decoder.
+        self._known: tuple[Any, Any, int] = (_nothing, _nothing, 0)
+
+    def begin(self, keys: Array, values: Array, low: int, positions: int | Array, end: int) -> None:
+        """Attend to the columns from ``low`` to ``end`` of ``keys`` and ``values``.
+
+        The first new step is at ``positions`` of these columns, (N,) if samples differ.
+        """
+        of_keys, of_values, known = self._known
+        if of_keys() is not keys or of_values() is not values or known != low:
+            places: Any = [address(each) + low * each.strides[2] for each in (keys, values)]
+            apart: Any = [*keys.strides[:3], *values.strides[:3]]
+            self._few.given[2:4], self._few.given[22:28] = places, apart
+            if self._append is not None:
+                self._append.given[:2], self._append.given[10:16] = places, apart
+            self._known = weakref.ref(keys), weakref.ref(values), low
+        self._firsts[...] = positions if self._causal else end - low - 1
+        self._few.have(end - low)
+
+
+def _nothing() -> None:
+    return None
+
+
+def further_attention(
+    ops: PlannedOps,
+    q: Array,
+    new: tuple[Array, Array] | None,
+    groups: int,
+    case: Attention,
+    out: Array,
+) -> FurtherAttention | None:
+    """Return such attention, None if no function serves."""
+    k, v = (q, out) if new is None else new
+    fits = _attend_few_fits(ops, q, k, v, case, 0, out) and (case.causal or new is None)
+    return FurtherAttention(q, new, groups, case, out) if fits else None
+
+
+@cache
+def _append_function() -> CompiledFunction:
+    from singanet.ops.compiled import attend, engine
+
+    return engine.known(attend.append_few)
 
 
 @lru_cache(maxsize=4)
@@ -286,6 +364,37 @@ def _rotate_fits(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved:
 
 
 rotate = Route("compiled", _rotate, _rotate_fits)
+
+
+_ARITHMETIC = {np.add: "add", np.multiply: "multiply"}
+
+
+def arithmetic(
+    ops: PlannedOps, function: Any, shape: Shape, other: str, number: float = 0.0
+) -> CompiledPlan | None:
+    """Return a plan of a function of rows and an operand: "each", "row" or a "number"; or None.
+
+    Operands: the results, the rows, the operand, which is not read if it is a number.
+    """
+    count = prod(shape[:-1])
+    if function not in _ARITHMETIC or not 0 < count <= _ROWS or not has_compiler():
+        return None
+    numbers = count, shape[-1], _bits(number)
+    key = _ARITHMETIC[function], other, numbers
+    plan: CompiledPlan = ops.runtime().plan(_arithmetic, key, 0)
+    return plan
+
+
+def _arithmetic(crew: Crew, function: str, other: str, numbers: tuple[int, ...]) -> CompiledPlan:
+    made = _arithmetic_function(function, other)
+    return CompiledPlan(crew, made, [[numbers]], reads=(1, 2), writes=(0,))
+
+
+@cache
+def _arithmetic_function(function: str, other: str) -> CompiledFunction:
+    from singanet.ops.compiled import engine, steps
+
+    return engine.known(steps.arithmetic, function, other)
 
 
 def _one_call(

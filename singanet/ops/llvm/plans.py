@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.base.kinds import PAGE
 from singanet.ops import workers
+from singanet.ops.compiled.calls import CompiledCall
 from singanet.ops.threads import changes
 from singanet.types import Array, Parts, Shape, Work
 
@@ -206,7 +206,7 @@ class CompiledPlan:
         writes: tuple[int, ...],
         scratch: int = 0,
     ) -> None:
-        self._call = function.briefly if crew.brief else function.at_length
+        self._function, self._brief = function, crew.brief
         self._stages, self._side_by_side = stages, crew.side_by_side
         self.threads = max(map(len, stages))
         self.reads, self.writes, self.scratch = reads, writes, scratch
@@ -218,25 +218,20 @@ class CompiledPlan:
     def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
         given = (*addresses, scratch) if self.scratch else tuple(addresses)
         stages = [
-            [CompiledCall(self._call, (*given, *numbers)) for numbers in stage]
+            [CompiledCall(self._function, self._brief, (*given, *numbers)) for numbers in stage]
             for stage in self._stages
         ]
         parts: list[Stage] = [[[each.call] for each in stage] for stage in stages]
-        return CompiledCalls(parts, self._side_by_side, stages)
-
-
-class CompiledCall:
-    """A call with constant arguments."""
-
-    def __init__(self, function: Callable[[object], None], given: tuple[int, ...]) -> None:
-        self.given = (ctypes.c_int64 * len(given))(*given)
-        self.call = partial(function, ctypes.c_void_p(ctypes.addressof(self.given)))
+        alone = [call for stage in stages for call in stage if len(stage) == 1]
+        in_turn = alone if len(alone) == len(stages) else None
+        return CompiledCalls(parts, self._side_by_side, stages, in_turn)
 
 
 class CompiledCalls:
     """The calls of stages; they do not change OpenMP's thread count.
 
-    ``kept`` is alive as long as they are: memory that they use.
+    ``kept`` is alive as long as they are: memory that they use. ``in_turn`` are the calls if one
+    thread makes all of them, see `compiled.calls.joined`.
     """
 
     threads = 0
@@ -246,8 +241,9 @@ class CompiledCalls:
         stages: Sequence[Stage],
         side_by_side: Callable[[Parts], None],
         kept: object = None,
+        in_turn: list[CompiledCall] | None = None,
     ) -> None:
-        self.kept = kept
+        self.kept, self.in_turn = kept, in_turn
         self._calls: list[Work] = []
         for stage in stages:
             # One worker needs no other.

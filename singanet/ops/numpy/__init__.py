@@ -26,7 +26,8 @@ from singanet.ops.numpy import (
     windows,
 )
 from singanet.ops.threads import changes, default_threads
-from singanet.types import Array, Parts
+from singanet.ops.window import Attention
+from singanet.types import Array, Parts, Shape
 
 __all__ = ["NumpyOps", "numpy_ops"]
 
@@ -80,6 +81,19 @@ class NumpyOps:
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:
+        return None
+
+    def further_attention(
+        self,
+        q: Array,
+        new: tuple[Array, Array] | None,
+        groups: int,
+        case: Attention,
+        out: Array,
+    ) -> Any:
+        return None
+
+    def arithmetic(self, function: Any, shape: Shape, other: str, number: float = 0.0) -> Any:
         return None
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from singanet.ops.llvm import few
 from singanet.ops.onednn import attending, conv, eltwise, normalise, pool, products, recurrent
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
@@ -38,6 +39,8 @@ class OneDnnOps(OneDnnBase):
     attention_weights = attending.attention_weights
     attend = attending.attend
     attend_few = attending.attend_few
+    further_attention = few.further_attention
+    arithmetic = few.arithmetic
     rotate = attending.rotate
     attend_backward = attending.attend_backward
     softmax = attending.softmax

@@ -17,6 +17,7 @@ from singanet.base.heap import trim
 from singanet.base.processes import had_ended, interrupted_after
 from singanet.base.tracebacks import users_level
 from singanet.engine.step import Before
+from singanet.ops.compiled.calls import joined
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.optimizer.reducer import Traffic
@@ -85,6 +86,21 @@ class Bound:
         self.outputs = named.get("outputs")
         self.dy = named.get("dy")
         self.layers = [segment for segment in self.segments if segment.name == "layer"]
+        # The calls that a read of caches prepares, and all of its calls, compiled ones joined.
+        self._read: tuple[list[Any], list[Ready]] | None = None
+
+    def read(self) -> list[Ready]:
+        """Return the calls of a read, ready for the caches of this replay."""
+        if self._read is None:
+            calls = [*self.feed.calls]
+            self._read = (
+                [c for c in calls if getattr(c, "begin", None) and c.in_turn],
+                joined(calls),
+            )
+        begins, calls = self._read
+        for call in begins:
+            call.begin()
+        return calls
 
     def fill(self, x: Any) -> None:
         """Copy ``x``, a dict or the array of a single input, to the program's inputs."""
@@ -380,6 +396,8 @@ class Replay:
         return self.step(arena, {}, None, None, None)
 
     def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
+        if self._caches is not None and not singly:
+            return iter(bound.read())
         calls = bound.feed.calls
         return self.recording.lowering.singly(calls) if singly else iter(calls)
 

@@ -149,7 +149,7 @@ class Recorder:
         """
         self._expect_unpatched()
         self.caches = ReplayCaches(caches, self.tape)
-        self.tape.ops.few = True
+        self.tape.ops.few = self.tape.few = True
         with self._running():
             given = self._fed(feed)
             outputs, _ = self.plan.forward(

@@ -80,6 +80,8 @@ class Tape:
         # function that computes constants.
         self.moves: dict[int, tuple[int, int]] = {}
         self.interrupted = self.drops_unread = self.stores = False
+        # Whether it is of a decoder's few rows.
+        self.few = False
         # Whether there are arrays whose values only a replay has.
         self.is_blind = False
         # Whether a kernel draws numbers of the net's generator.
