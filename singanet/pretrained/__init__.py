@@ -1,4 +1,10 @@
-"""Published transformers: load the folders and files of other libraries, and write them."""
+"""Published transformers: load the folders and files of other libraries, and write them.
+
+`loading` opens a `source`, builds the net of its `config` and reads the arrays; `saving` writes
+them. `families` lists the families, which are in `decoders` (`llama_families`, `gpt_families`),
+`encoders`, `encoder_decoders` and `vision`, by the layers of `drawing`. `heads` lists their heads,
+`headed` adds one, `preference` adds the one of pairs. `gguf_models` and `adapter` are other files.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +13,10 @@ from typing import TYPE_CHECKING
 from singanet.base.elsewhere import names_of
 from singanet.pretrained.adapter import load_adapter, save_adapter
 from singanet.pretrained.loading import PretrainedNet, build, load
-from singanet.pretrained.preference import preference_net
 from singanet.pretrained.saving import save
 from singanet.pretrained.source import tokenizer
 
-__all__ = [
-    "PretrainedNet",
-    "build",
-    "load",
-    "load_adapter",
-    "preference_net",
-    "save",
-    "save_adapter",
-    "tokenizer",
-]
+__all__ = ["PretrainedNet", "build", "load", "load_adapter", "save", "save_adapter", "tokenizer"]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_of(__name__, __all__)

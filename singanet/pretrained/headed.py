@@ -29,7 +29,7 @@ from singanet.pretrained.heads import (
     QUESTION,
     SEQUENCE,
     TOKEN,
-    Head,
+    HeadForm,
     Heads,
     Spread,
     classes_of,
@@ -50,7 +50,7 @@ class HeadPlan:
     """
 
     kind: str | None
-    form: Head | None
+    form: HeadForm | None
     architecture: str
     base: str
     values: Mapping[str, Any]
@@ -232,7 +232,7 @@ def _rename(plan: HeadPlan, row: Heads, names: Mapping[str, str], own: bool, ren
 # -- layers -----------------------------------------------------------------------------------
 
 
-def drawn(plan: HeadPlan, form: Head, d: ModelDrawing, x: Any) -> Symbol | list[Symbol]:
+def drawn(plan: HeadPlan, form: HeadForm, d: ModelDrawing, x: Any) -> Symbol | list[Symbol]:
     """Return the outputs of the head ``form`` behind ``x``, the last hidden states.
 
     The model's arrays get the prefix that they have in files of the class.
@@ -254,7 +254,7 @@ def drawn(plan: HeadPlan, form: Head, d: ModelDrawing, x: Any) -> Symbol | list[
     return scores
 
 
-def _scores(d: ModelDrawing, form: Head, x: Symbol, name: str, classes: int) -> Symbol:
+def _scores(d: ModelDrawing, form: HeadForm, x: Symbol, name: str, classes: int) -> Symbol:
     """Add the layers of the classes."""
     c = d.config
     c.only(**form.only)
@@ -280,7 +280,7 @@ def _rate(c: Config, keys: tuple[str, ...], usual: float) -> float:
     return usual
 
 
-def _ends(d: ModelDrawing, form: Head, x: Symbol) -> list[Symbol]:
+def _ends(d: ModelDrawing, form: HeadForm, x: Symbol) -> list[Symbol]:
     """Add the scores of each step as the start and the end of an answer."""
     both = _scores(d, form, x, "qa_outputs", 2)
     names: tuple[str, ...] = ("start_logits", "end_logits")
@@ -310,7 +310,7 @@ def _output(made: Any, index: int) -> Symbol:
     return y
 
 
-def _read(d: ModelDrawing, form: Head, x: Symbol) -> Symbol:
+def _read(d: ModelDrawing, form: HeadForm, x: Symbol) -> Symbol:
     """Return the step that the head reads, (N, E)."""
     ids, mask = d.given["input_ids"], d.given.get("attention_mask")
     reads = form.reads

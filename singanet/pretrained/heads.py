@@ -57,7 +57,7 @@ def _spread_of_modernbert(c: Config, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadForm:
     """The class and the layers of a head.
 
     ``prefix`` is the prefix of the model's arrays in files of the class. The head ``reads`` the
@@ -96,7 +96,7 @@ class Heads:
     """
 
     prefix: str
-    heads: Mapping[str, Head] = field(default_factory=dict)
+    heads: Mapping[str, HeadForm] = field(default_factory=dict)
     encoder: str = ""
     embeds: bool = True
 
@@ -132,7 +132,7 @@ def _encoder(
     for kind, form in forms.items():
         whole = {"rate": 0.1, **form}
         whole["dense"] = whole.get("dense", "").format(prefix)
-        found[kind] = Head(f"{name}{_SUFFIXES[kind][0]}", prefix, **whole)
+        found[kind] = HeadForm(f"{name}{_SUFFIXES[kind][0]}", prefix, **whole)
     return Heads(prefix, found)
 
 
@@ -151,13 +151,13 @@ def _decoder(
     ``token`` is the module of the classes of tokens, None if transformers has none; ``question`` is
     the prefix of the model's arrays in files for questions.
     """
-    sequence = Head(f"{name}ForSequenceClassification", prefix, "last", out="score", bias=False)
+    sequence = HeadForm(f"{name}ForSequenceClassification", prefix, "last", out="score", bias=False)
     found = {SEQUENCE: sequence}
     if token is not None:
         drops: dict[str, Any] = {"dropouts": token_dropouts, "rate": 0.1}
-        found[TOKEN] = Head(f"{name}ForTokenClassification", prefix, out=token, **drops)
+        found[TOKEN] = HeadForm(f"{name}ForTokenClassification", prefix, out=token, **drops)
     if question is not None:
-        found[QUESTION] = Head(f"{name}ForQuestionAnswering", question, out="qa_outputs")
+        found[QUESTION] = HeadForm(f"{name}ForQuestionAnswering", question, out="qa_outputs")
     return Heads(prefix, found)
 
 
@@ -168,9 +168,11 @@ def _t5(name: str) -> Heads:
     return Heads(
         "",
         {
-            SEQUENCE: Head(f"{name}ForSequenceClassification", inner, **{**form, **_AT_THE_END}),
-            TOKEN: Head(f"{name}ForTokenClassification", inner, **form | token),
-            QUESTION: Head(
+            SEQUENCE: HeadForm(
+                f"{name}ForSequenceClassification", inner, **{**form, **_AT_THE_END}
+            ),
+            TOKEN: HeadForm(f"{name}ForTokenClassification", inner, **form | token),
+            QUESTION: HeadForm(
                 f"{name}ForQuestionAnswering", "", out="qa_outputs", spread=_spread_of_t5
             ),
         },
@@ -179,13 +181,13 @@ def _t5(name: str) -> Heads:
 
 
 def _bart(name: str) -> Heads:
-    sequence = Head(
+    sequence = HeadForm(
         f"{name}ForSequenceClassification",
         "model.",
         dropouts=("classifier_dropout",),
         **_AT_THE_END,
     )
-    question = Head(f"{name}ForQuestionAnswering", "model.", out="qa_outputs")
+    question = HeadForm(f"{name}ForQuestionAnswering", "model.", out="qa_outputs")
     return Heads("model.", {SEQUENCE: sequence, QUESTION: question}, embeds=False)
 
 
@@ -277,7 +279,7 @@ HEADS: Mapping[str, Heads] = {
     "vit": Heads("vit."),
     "xlm-roberta": _encoder("XLMRoberta", "roberta.", _OWN_DENSE),
 }  # fmt: skip
-"""The heads of each family, by ``model_type``; also of families that are not read yet."""
+"""The heads of each family, by ``model_type``."""
 
 OF_HEADS = re.compile(r"(lm_head|qa_outputs|score|classifier|classification_head|cls)\.")
 """Names of arrays of heads in files whose other names have no prefix."""
