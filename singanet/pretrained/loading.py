@@ -249,28 +249,24 @@ def build(
 
 def origin_in(source: ModelSource, made: MadeNet) -> Origin:
     """Return the origin of the net ``made``, with the files of ``source``."""
-    names = made.names
+    names, plan = made.names, made.head
     arrays = stored_arrays(made.drawing.places.values())
+    # An embedding has the poolers of the model, a classifier its own.
+    pools = made.net.head == EMBEDDING or not plan.changes
     kept = {
-        there: source.reader.read(there)
+        name: source.reader.read(there)
         for name, there in names.items()
-        if made.drawing.keeps(name) and name not in arrays
+        if made.drawing.keeps(name) and name not in arrays and (pools or not plan.drops(name))
     }
-    if not made.head.changes:
+    if not plan.changes:
         there = {names.get(name, name): array for name, array in arrays.items()}
-        config = dict(made.head.values)
+        kept = {names[name]: array for name, array in kept.items()}
+        config = dict(plan.values)
         return Origin(config, there, kept, source.files, source.tokenizer, source.form)
-    # The files of another class have its names; a classifier has no use for a pooling of sentences.
-    pools = made.net.head == EMBEDDING
-    kept = {
-        name: source.reader.read(names[name])
-        for name in names
-        if pools and made.drawing.keeps(name)
-    }
     files = {
         name: path for name, path in source.files.items() if pools or name not in POOLING_FILES
     }
-    return Origin(dict(made.head.values), arrays, kept, files, source.tokenizer)
+    return Origin(dict(plan.values), arrays, kept, files, source.tokenizer)
 
 
 def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.load") -> Origin:

@@ -20,8 +20,6 @@ AUTO = {
     heads.IMAGE: "ImageClassification",
 }  # fmt: skip
 DROPOUTS = ("qa_dropout", "classifier_dropout_prob", "summary_last_dropout", "cls_dropout")
-ENDS = 1
-"""The id at the end of a text of T5."""
 LIVELY = {"initializer_range": 0.3}
 """Larger new heads, whose outputs differ from 0."""
 
@@ -72,8 +70,9 @@ def fed(net, head):
             x["input_ids"][1, -3:] = padding
         if "decoder_input_ids" in x and head != heads.WORDS:
             # Each text ends once, and its decoder reads it behind a token of start.
-            x["input_ids"] = np.where(x["input_ids"] == ENDS, 5, x["input_ids"])
-            x["input_ids"][[0, 1], [-1, -4]] = ENDS
+            end = net.config["eos_token_id"]
+            x["input_ids"] = np.where(x["input_ids"] == end, 5, x["input_ids"])
+            x["input_ids"][[0, 1], [-1, -4]] = end
             x["decoder_input_ids"] = np.pad(x["input_ids"][:, :-1], ((0, 0), (1, 0)))
         return x
     several = [batch(net, seed) for seed in range(3)]
@@ -187,6 +186,7 @@ def test_heads_that_the_family_draws_are_new_too(kind, head, tmp_path):
     pretrained.save(net, tmp_path / "ours")
     model = getattr(transformers, net.config["architectures"][0])
     model, told = model.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    told["missing_keys"] = {n for n in told["missing_keys"] if "num_batches_tracked" not in n}
     assert not any(told.values()), told
     x = fed(net, head)
     with torch.no_grad():
