@@ -155,8 +155,8 @@ class MultiHeadAttention(Layer):
         rotary: A `RotaryEmbedding` of queries and keys, or None.
         norm: A `QueryKeyNorm`, or None.
         return_weights: Whether to return the weights as well.
-        window: Int, with ``causal`` the number of last keys that a query sees (sliding windows:
-            Beltagy et al. 2020).
+        window: Int, with ``causal`` the number of last keys that a query sees; otherwise it sees
+            the keys less than ``window`` steps away (sliding windows: Beltagy et al. 2020).
         softcap: Positive number; the scores become cap · tanh(scores / cap) (Gemma 2, 2024).
         scale: The factor of the scores, key_dim ** -0.5 by default.
         segments: Whether an input has ids (N, T) of texts packed into one sample: a query sees only
@@ -247,7 +247,6 @@ class MultiHeadAttention(Layer):
         self.norm = norm
         self.return_weights = return_weights
         self.window = self._count("window", window)
-        self._expect(window is None or causal, f"window={window!r}", "None without causal=True")
         self.softcap = self._positive("softcap", softcap)
         self.scale = self._positive("scale", scale)
         self.segments = segments
@@ -522,7 +521,7 @@ class MultiHeadAttention(Layer):
     def _last(self) -> int | None:
         """Return the number of its own keys in the KV cache, None for all."""
         beside = self.mask or self.relative or self.has_lengths or self.segments
-        return None if beside or self.given > 1 else self.window
+        return None if beside or self.given > 1 or not self.causal else self.window
 
     def _first(self, past: KVCache | None) -> Counts:
         """Return the position of the first query among the keys, (N,) if samples differ."""

@@ -254,7 +254,8 @@ class Attention:
     Query i has the position ``first`` + i among the keys.
 
     A key is visible if all of these allow it: ``causal``, the keys up to the query's position;
-    ``window``, the keys less than ``window`` positions before it; ``lengths`` (N,), the first keys
+    ``window``, the keys less than ``window`` positions before it, and if not ``causal`` also those
+    less than ``window`` positions behind it; ``lengths`` (N,), the first keys
     of each sample; ``seen``, nonzero entries; ``segments``, ids (N, Tq) and (N, Tk), keys of the
     query's segment. ``seen`` and ``added`` have the axes of the scores (N, h, Tq, Tk), any of
     extent 1. ``seeds`` are four float32 numbers in [0, 1): equal seeds drop the same weights.
@@ -300,15 +301,20 @@ class Attention:
         low, high = 0, keys
         if self.causal:
             high = min(keys, max(0, self.first + queries.stop))
+        elif self.window is not None:
+            high = min(keys, max(0, self.first + queries.stop - 1 + self.window))
         if self.window is not None:
             low = min(high, max(0, self.first + queries.start - self.window + 1))
         return low, high
 
     def shows_all(self, queries: slice, keys: slice) -> bool:
         """Whether positions hide none of these keys from these queries."""
-        before = not self.causal or keys.stop <= self.first + queries.start + 1
-        last = self.first + queries.stop - 1
-        return before and (self.window is None or keys.start > last - self.window)
+        start, last = self.first + queries.start, self.first + queries.stop - 1
+        if self.causal and keys.stop > start + 1:
+            return False
+        if self.window is None:
+            return True
+        return keys.start > last - self.window and (self.causal or keys.stop <= start + self.window)
 
 
 class Attended(NamedTuple):

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING
 from singanet.base.elsewhere import names_of
 from singanet.pretrained.adapter import load_adapter, save_adapter
 from singanet.pretrained.loading import PretrainedNet, build, load
+from singanet.pretrained.preference import preference_net
 from singanet.pretrained.saving import save
 from singanet.pretrained.source import tokenizer
 
-__all__ = ["PretrainedNet", "build", "load", "load_adapter", "save", "save_adapter", "tokenizer"]
+__all__ = [
+    "PretrainedNet",
+    "build",
+    "load",
+    "load_adapter",
+    "preference_net",
+    "save",
+    "save_adapter",
+    "tokenizer",
+]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_of(__name__, __all__)

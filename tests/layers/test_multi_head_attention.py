@@ -87,6 +87,7 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
                     for j in range(keys if lengths is None else int(lengths.reshape(n)[s]))
                     if (not layer.causal or j <= t)
                     and (layer.window is None or j > t - layer.window)
+                    and (layer.window is None or layer.causal or j < t + layer.window)
                     and (segments is None or segments[0][s, t] == segments[1][s, j])
                     and (mask[s, h, t, j] if layer.mask != "added" else mask[s, h, t, j] > -np.inf)
                 ]
@@ -190,6 +191,7 @@ CASES = {
                                               mask="boolean"),
     "added mask": attention(**ADDED, dropout=0.0),
     "window": attention((6, 8), num_heads=4, causal=True, window=2, scale=0.7, num_kv_heads=2),
+    "window on both sides": attention((6, 8), num_heads=4, window=2),
     "softcap of an added mask": attention(**ADDED, softcap=0.8),
     "segments": attention([(5, 4), (5,)], told([1, 1, 2, 2, 2]), causal=True, segments=True),
     "segments of two under a mask": attention(

@@ -30,6 +30,8 @@ def visible(case, shape):
         seen &= keys <= position
     if case.window is not None:
         seen &= keys > position - case.window
+        if not case.causal:
+            seen &= keys < position + case.window
     if case.lengths is not None:
         seen &= keys < case.lengths[:, None, None, None]
     if case.seen is not None:

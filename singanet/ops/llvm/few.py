@@ -116,6 +116,7 @@ def _attend_few_fits(
         and not (size % LANES or width % LANES)
         and max(size, width) <= _VECTORS * LANES
         and not case.dropout
+        and (case.causal or case.window is None)
         and all(each is None for each in rest)
         and ops.serves(1, q, k, v, out)
         and all(array.strides[3] == _F32.itemsize for array in (q, k, v, out))

@@ -231,7 +231,7 @@ class Hider:
             behind = xp.arange(offset, offset + rows) - xp.arange(columns)[:, None, None]
             known = behind < 0 if case.causal else None
             if case.window is not None:
-                old = behind >= case.window
+                old = (behind if case.causal else xp.abs(behind)) >= case.window
                 known = old if known is None else xp.logical_or(known, old)
             assert known is not None
             self._by_position[offset, rows, columns] = known

@@ -147,7 +147,7 @@ def _write_attention(
     if layer.mask == "added":
         scores = g.node("Add", scores, g.cast(_write_mask(g, layer, xs[-1]), g.dtype))
         scores = g.node("Max", scores, _write_lowest(g))
-    seen = [_write_causal(g, layer, query, key)] if layer.causal else []
+    seen = [_write_position(g, layer, query, key)] if layer.causal or layer.window else []
     if layer.has_lengths:
         seen.append(_write_lengths(g, key, xs[layer.given]))
     if layer.segments:
@@ -258,19 +258,21 @@ def _write_lowest(g: WrittenGraph) -> Value:
     return g.constant(float(np.finfo(g.dtype).min), "lowest")
 
 
-def _write_causal(
+def _write_position(
     g: WrittenGraph, layer: layers.MultiHeadAttention, query: Value, key: Value
 ) -> Value:
-    """Return the causal mask, (queries, keys)."""
+    """Return the mask of the causal order and the window, (queries, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
+    later = 0 if layer.causal or layer.window is None else layer.window - 1
     if -1 not in (queries, keys):
-        seen = np.tri(queries, keys)
+        seen = np.tri(queries, keys, later)
         if layer.window is not None:
             seen -= np.tri(queries, keys, -layer.window)
         return g.constant(seen, "causal", bool)
     last = g.unsqueeze(g.count(query, 1), 1)
-    before = g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
+    end = g.node("Add", last, g.ints([later], "later"), dtype=np.int64) if later else last
+    before = g.node("LessOrEqual", g.count(key, 1), end, dtype=bool)
     if layer.window is None:
         return before
     first = g.node("Sub", last, g.ints([layer.window], "window"), dtype=np.int64)

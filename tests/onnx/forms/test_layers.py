@@ -217,6 +217,7 @@ ATTENTION = [
         ({"causal": True}, (3, 6), (5, 4), (5, 7)),
         ({"num_kv_heads": 1, "num_output": 3},),
         ({"causal": True, "window": 2, "scale": 0.6},),
+        ({"window": 2},),
         ({"softcap": 0.7},),
         ({"segments": True, "softcap": 0.7}, (5, 6), (5,)),
         ({"segments": True}, (4, 6), (5, 6), (4,), (5,)),
@@ -367,8 +368,10 @@ def test_sequences_of_any_length(path):
     ids = Input("ids", (None,))
     x = layers.Embedding("table", 9, 6)(ids)
     x = layers.SinusoidalPosition("waves")(layers.PositionEmbedding("places", 1000, first=2)(x))
-    x = layers.MultiHeadAttention("attention", 2, causal=True, relative=layers.Alibi())(x)
+    x = layers.MultiHeadAttention("attention", 2, causal=True, window=9)(x)
+    x = layers.MultiHeadAttention("biased", 2, causal=True, relative=layers.Alibi())(x)
     x = layers.MultiHeadAttention("turned", 4, 2, num_kv_heads=2, rotary=TURNED())(x)
+    x = layers.MultiHeadAttention("near", 2, window=7)(x)
     x = layers.TimeDistributed("norm", layers.BatchNormalization("bn"))(layers.LayerNorm("ln")(x))
     x = layers.TimeDistributed("scores", layers.Dense("fc", 4))(layers.GRU("gru", 5)(x))
     net = built(ids, x, seed=3)
