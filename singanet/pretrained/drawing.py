@@ -316,10 +316,12 @@ class ModelDrawing:
         y: Symbol = self._once(Activation(name, mode))(x)
         return y
 
-    def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
+    def layer_norm(
+        self, x: Symbol, name: str, epsilon: float, theirs: str, bias: bool = True
+    ) -> Symbol:
         """Add layer normalisation."""
         gamma, beta = ArrayPlace(f"{theirs}.weight"), ArrayPlace(f"{theirs}.bias")
-        return self.put(LayerNorm(name, epsilon=epsilon), x, gamma=gamma, beta=beta)
+        return self.put(LayerNorm(name, epsilon=epsilon, center=bias), x, gamma=gamma, beta=beta)
 
     def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
         """Add dropout if ``share`` > 0."""

@@ -11,6 +11,7 @@ from singanet.pretrained import (
     encoders,
     gpt_families,
     llama_families,
+    modernbert,
     vision,
 )
 from singanet.pretrained.drawing import Family
@@ -19,6 +20,7 @@ FAMILIES: Mapping[str, Family] = {
     **llama_families.FAMILIES,
     **gpt_families.FAMILIES,
     **encoders.FAMILIES,
+    **modernbert.FAMILIES,
     **encoder_decoders.FAMILIES,
     **vision.FAMILIES,
 }

@@ -214,7 +214,7 @@ _ELECTRA: Mapping[str, Any] = {
 _MODERNBERT: Mapping[str, Any] = {
     "dense": "head.dense", "dense_bias": False, "activation": "gelu", "norm": "head.norm",
     "dropouts": ("classifier_dropout",), "rate": 0.0, "spread": _spread_of_modernbert,
-    "only": {"classifier_bias": False, "classifier_activation": "gelu"},
+    "only": {"classifier_bias": False, "classifier_activation": "gelu", "norm_bias": False},
 }  # fmt: skip
 _MODERNBERT_POOLED: Mapping[str, Any] = {**_MODERNBERT, "reads": "classifier_pooling"}
 _OWN: Mapping[str, Any] = {"token": "classifier", "token_dropouts": ("classifier_dropout",)}

@@ -25,6 +25,11 @@ TEXT = {
     "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0,
 }  # fmt: skip
 ALBERT = TEXT | {"embedding_size": 12, "num_hidden_layers": 4, "num_hidden_groups": 2}
+MODERN = {
+    "hidden_size": 32, "intermediate_size": 40, "max_position_embeddings": 64,
+    "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": WORDS, "pad_token_id": 0,
+    "local_attention": 5,
+}  # fmt: skip
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
@@ -38,6 +43,17 @@ MODELS = {
     "camembert for words": ("CamembertForMaskedLM", TEXT | {"pad_token_id": 1}),
     "mpnet": ("MPNetModel", TEXT | {"pad_token_id": 1}),
     "mpnet for words": ("MPNetForMaskedLM", TEXT | {"pad_token_id": 1}),
+    "modernbert": (
+        "ModernBertModel",
+        MODERN
+        | {"num_hidden_layers": 2}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "modernbert for words": (
+        "ModernBertForMaskedLM",
+        MODERN
+        | dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
+    ),
     "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
     "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
     "dinov2 for classes": (
@@ -87,6 +103,7 @@ CONFIGS = {
     "electra": _TEXT | {"architectures": ["ElectraForPreTraining"], "embedding_size": 8},
     "camembert": _TEXT | {"architectures": ["CamembertModel"]},
     "mpnet": _TEXT | {"architectures": ["MPNetModel"]},
+    "modernbert": _TEXT | {"architectures": ["ModernBertForMaskedLM"], "pad_token_id": 0},
     "dinov2": _IMAGE | {"architectures": ["Dinov2ForImageClassification"]},
     "resnet": {
         "architectures": ["ResNetForImageClassification"], "depths": [1, 1],
