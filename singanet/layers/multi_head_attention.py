@@ -666,8 +666,11 @@ class MultiHeadAttention(Layer):
 class _BoundSteps:
     """A call of `_FurtherSteps` on the arrays of a program.
 
-    ``in_turn`` are compiled calls in its place, if any, which `begin` prepares for a replay.
+    If there are compiled calls in its place, ``after`` returns them, and `begin` prepares them for
+    a replay.
     """
+
+    threads = 0
 
     def __init__(
         self,
@@ -684,7 +687,7 @@ class _BoundSteps:
         alike = len(steps.kept) == 2 if new else self._k is self._v
         further = ops.further_attention(q, new, groups, steps.plain, out) if alike else None
         self._further = further
-        self.in_turn = None if further is None else further.calls
+        self.after = None if further is None else lambda threads: further.calls
 
     def __call__(self) -> None:
         """Make the call without `begin`."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.calls import CompiledCall
+from singanet.ops.compiled.calls import compiled_call
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -256,7 +256,7 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     shared = case.size >= _SHARED
     threads, side_by_side = ops.team() if shared else (1, None)
     every = cuts(case.panels, threads)
-    calls = [CompiledCall(case.function, not shared, (*given, *cut)) for cut in every]
+    calls = [compiled_call(case.function, (*given, *cut), not shared) for cut in every]
     if side_by_side is None or len(calls) == 1:
         return calls[0]
     return partial(side_by_side, [[call] for call in calls])

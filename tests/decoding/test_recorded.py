@@ -20,6 +20,7 @@ from singanet.layers import (
 from singanet.net import FeedForwardNet
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.calls import joined
+from singanet.program.lower_sweeps import chained
 from tests.decoding.nets import MIXES, WORDS, T, attention, net_of
 from tests.decoding.test_unequal import STATES
 
@@ -135,7 +136,7 @@ def test_compiled_calls_that_follow_each_other_have_the_bits_of_single_ones(kind
     replay = next(iter(nets[0].programs._known.values()))[0]
     if has_compiler() and kind != "softcap" and nets[0].device.ops.name != "numpy":
         calls = [*replay._bound.feed.calls]
-        assert len(joined(calls)) < len(calls)
+        assert len(joined(chained(calls))) < len(calls)
 
 
 def test_a_token_is_one_program_however_long_the_text(rng):

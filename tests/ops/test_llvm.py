@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +31,7 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.calls import joined
+from singanet.ops.compiled import calls as calls_of_c
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
 from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, winograd
@@ -37,6 +40,7 @@ from singanet.ops.threads import set_threads
 from singanet.ops.window import Window
 from singanet.ops.workers import do
 from singanet.optimizer import SGD
+from singanet.program.lower_sweeps import chained
 from singanet.training import Callback
 from tests.ops.kernel_rows import NONE, PLAIN, SAME
 from tests.program.twins import Twins
@@ -383,11 +387,11 @@ def test_tiles_of_processors_with_few_registers(monkeypatch):
     from singanet.ops.compiled import engine
 
     monkeypatch.setattr(engine, "is_wide", lambda: False)
-    winograd._function.cache_clear()
+    winograd._compiled.cache_clear()
     try:
         few = all_tiles(LlvmOps(), n=2, f=70, size=9)
     finally:
-        winograd._function.cache_clear()
+        winograd._compiled.cache_clear()
     monkeypatch.undo()
     for got, wanted in zip(few, all_tiles(LlvmOps(), n=2, f=70, size=9), strict=True):
         close(got, wanted.astype(np.float64))
@@ -503,18 +507,136 @@ def test_a_single_worker_is_handed_nothing(monkeypatch):
 
 def test_calls_do_not_change_openmps_threads():
     did = []
-    build = SimpleNamespace(brief=True, side_by_side=lambda parts: [do(part) for part in parts])
-    function = SimpleNamespace(briefly=did.append, address=0)
+    crew = PythonCrew(2, True, lambda parts: [do(part) for part in parts])
+    function = SimpleNamespace(briefly=lambda at: did.append(numbers_at(at, 4)), bound=0)
     stages = [[(7,)], [(8,), (9,)]]
-    plan = CompiledPlan(build, function, stages, reads=(1,), writes=(0,), scratch=64)
+    plan = CompiledPlan(crew, function, stages, reads=(1,), writes=(0,), scratch=64)
     calls = plan.bound((4, 5), 6)
     calls()
     assert calls.threads == 0
     assert calls.after(1) == calls.after(2)
-    given_ = [list(call.given) for stage in calls.kept for call in stage]
-    assert given_ == [[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 6, 9]]
-    assert len(did) == 3
+    assert did == [[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 6, 9]]
     assert plan.threads == 2
+
+
+# -- Chains ---------------------------------------------------------------------------------------
+
+
+def numbers_at(place, count):
+    return list((ctypes.c_int64 * count).from_address(place.value))
+
+
+COUNTS = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 4)
+ONE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+NUMBER = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+def place_of(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def native(run, *given, bits=0, failed=None):
+    """A call of ``run``, a function of C in Python, by its record."""
+    function = COUNTS(run)
+    made = calls_of_c.NativeCall(function, *given, *[0] * (4 - len(given)))
+    made.record = place_of(function), bits, *given, *[0] * (4 - len(given))
+    made.brief, made.failed = False, failed
+    made.kept = function
+    return made
+
+
+def test_calls_in_a_row_are_one_of_c():
+    did = []
+
+    def note(k, *_):
+        did.append(k)
+        return 6 * (k == 2)
+
+    def refuse(status):
+        raise ValueError(status)
+
+    calls = [native(note, k, bits=bits, failed=refuse) for k, bits in enumerate((4, 4, 0, 4))]
+    between = partial(did.append, "between")
+    chain, after, *single = calls_of_c.joined([*calls[:3], between, calls[3]])
+    assert isinstance(chain, calls_of_c.Chain)
+    assert [after, *single] == [between, calls[3]]
+    for call in (chain, after, *single):
+        call()
+    assert did == [0, 1, 2, "between", 3]
+    (failing,) = calls_of_c.joined([calls[0], native(note, 2, bits=4, failed=refuse)])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="4"):
+            failing()
+
+
+class Threads:
+    """Threads that run jobs like GNU's `GOMP_parallel`; ``come`` are the ones that run."""
+
+    def __init__(self, come):
+        self.numbers = threading.local()
+        self.come = come
+        self.start = START(self._start)
+        self.number = NUMBER(lambda: self.numbers.mine)
+
+    def jobs(self, busy=None):
+        busy = np.zeros(1, np.int64) if busy is None else busy
+        return calls_of_c.Jobs(2, place_of(self.start), place_of(self.number), busy, None)
+
+    def _start(self, enter, job, count, _):
+        def run(number):
+            self.numbers.mine = number
+            ONE(enter)(job)
+
+        others = [threading.Thread(target=run, args=(k,)) for k in self.come]
+        for other in others:
+            other.start()
+        for other in others:
+            other.join()
+
+
+@pytest.mark.parametrize("come", [(0,), (1,), (0, 1), (1, 0)])
+def test_each_part_of_a_job_runs_once_and_stages_in_order(come):
+    """Also if a thread does not come, and again at the next run."""
+    did = []
+    stages = [[[native(lambda a, b, *_: did.append((a, b)) or 0, s, k)] for k in range(count)]
+              for s, count in enumerate((2, 1, 3, 2))]  # fmt: skip
+    threads = Threads(come)
+    (job,) = threads.jobs().share(stages, False)
+    for _ in range(3):
+        did.clear()
+        job()
+        assert [s for s, _ in did] == [0, 0, 1, 2, 2, 2, 3, 3]
+        assert sorted(did) == [(s, k) for s, n in enumerate((2, 1, 3, 2)) for k in range(n)]
+
+
+def test_a_job_runs_on_the_calling_thread_while_the_cores_are_busy():
+    met, busy = set(), np.ones(1, np.int64)
+    stages = [[[native(lambda *_: met.add(threading.get_ident()) or 0)] for _ in range(2)]]
+    (job,) = Threads((1,)).jobs(busy).share(stages, False)
+    job()
+    assert met == {threading.get_ident()}
+    met.clear()
+    busy[0] = 0
+    job()
+    assert threading.get_ident() not in met
+
+
+@pytest.mark.parametrize(("n", "c", "f", "size"), [(1, 16, 16, 32), (1, 64, 64, 8), (2, 20, 30, 5)])
+def test_bits_of_tiles_in_jobs(n, c, f, size):
+    """Threads divide tiles, or the tiles and points of each block."""
+    x, k, line = draw(n, c, size, size), draw(f, c, 3, 3, seed=1), draw(f)
+    geometry = winograd.geometry_of(Case("constant", x.shape, k.shape, PLAIN))
+    ops, made = LlvmOps(), []
+    for crew in (PythonCrew(1, True), PythonCrew(2, True, None, Threads((0, 1)).jobs())):
+        y = np.empty((geometry.n, *geometry.out), np.float32)
+        entered = np.empty(geometry.entered, np.float32)
+        images = ops.channels_last(x)
+        ops.runtime().run(winograd.enter_plan(crew, geometry), (entered, k))
+        plan = winograd._entered_plan(crew, geometry, True, False, True)
+        ops.runtime().run(plan, (y, images, entered, line))
+        made.append(y)
+    np.testing.assert_array_equal(*made)
 
 
 # -- Nets -----------------------------------------------------------------------------------------
@@ -715,7 +837,7 @@ def test_joined_calls_are_made_in_their_order(ops):
     more = ops.arithmetic(np.add, x.shape, "number", 1.0)
     places = [x.ctypes.data] * 3
     calls = [plan.bound(places, 0) for plan in (twice, more, twice, more)]
-    made = joined([*calls[:2], lambda: found.append(x[0, 0]), *calls[2:]])
+    made = calls_of_c.joined(chained([*calls[:2], lambda: found.append(x[0, 0]), *calls[2:]]))
     assert len(made) == 3
     for call in made:
         call()

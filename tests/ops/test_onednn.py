@@ -321,16 +321,16 @@ def test_two_threads(no_compiler, library_path, setting):
             expect_near(ops, DENSE, size, "f4", laid=(0,))
 
 
-def test_a_convolution_is_shared_from_three_times_that_cost_on():
+def test_a_convolution_is_shared_from_twice_that_cost_on():
     module = sys.modules["singanet.ops.onednn.conv.direct"]
     weight = np.zeros((8, 4, 3, 3), np.float32)
     # 2 images of 30 pixels, a nanosecond a multiplication: 17,280 in all.
     for count, narrow, shared, expected in (
-        (2, False, 5760.0, True),
-        (2, False, 5761.0, False),
+        (2, False, 8640.0, True),
+        (2, False, 8641.0, False),
         (1, False, 1.0, False),
-        (2, True, 2880.0, True),
-        (2, True, 2881.0, False),
+        (2, True, 4320.0, True),
+        (2, True, 4321.0, False),
     ):
         speeds = BUILT_IN._replace(direct=1.0, narrow=0.5, shared=shared, distant=0.0)
         ops = SimpleNamespace(threads=count, narrow=narrow, speeds=lambda speeds=speeds: speeds)

@@ -242,7 +242,7 @@ class Waits:
 
     def __init__(self, monkeypatch):
         self.now = self.waited = self.worked = 1
-        self.begun, self.collide, self.parted = [], False, 0
+        self.begun, self.collide, self.parted, self.busy = [], False, 0, False
         monkeypatch.setattr(library, "perf_counter_ns", lambda: self.now)
         monkeypatch.setattr(library, "thread_time_ns", lambda: self.worked)
         monkeypatch.setattr(library, "_waited", lambda: self.waited)
@@ -257,6 +257,9 @@ class Waits:
     def begin(self, count):
         self.begun.append(count)
 
+    def note_busy(self, busy):
+        self.busy = busy
+
     def pass_by(self, looks, share, step=1.0, work=0.0):
         for _ in range(looks):
             passed = int(step * library._LOOK)
@@ -264,6 +267,8 @@ class Waits:
             self.waited += share * passed
             self.worked += work * passed
             self.watch.look()
+        # Jobs run on one thread meanwhile.
+        assert self.busy == self.watch.near
         return self.watch.near
 
 

@@ -1,4 +1,4 @@
-"""Call compiled functions with constant arguments, one by one or many in one call."""
+"""Make calls of C without Python between them, on one thread or shared by several."""
 
 from __future__ import annotations
 
@@ -7,63 +7,176 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from singanet.base.heap import address
+from singanet.types import Array, Work
+
 if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
+_LINE = 64
+"""Bytes that a core's cache reads and writes together."""
 
-class CompiledCall:
-    """A call of ``function`` with the arguments ``given``; a ``brief`` one keeps Python's lock."""
+Record = tuple[int, int, int, int, int, int]
+"""The address of a function of C, the bits of its result that mean a failure, four arguments."""
 
-    def __init__(self, function: CompiledFunction, brief: bool, given: Sequence[int]) -> None:
-        self.given = (ctypes.c_int64 * len(given))(*given)
-        place = ctypes.addressof(self.given)
-        self.call = partial(
-            function.briefly if brief else function.at_length, ctypes.c_void_p(place)
-        )
-        self.places = function.address, place
-        # Memory that the arguments refer to.
-        self.kept: object = None
+
+class NativeCall(partial[object]):
+    """A call of a function of C from Python, and the ``record`` by which C makes it.
+
+    A ``brief`` call does not release Python's lock. ``failed`` raises the error of a result.
+    ``given`` are the arguments of a compiled function, which may change between calls.
+    """
+
+    record: Record
+    brief: bool
+    given: ctypes.Array[ctypes.c_int64]
+    failed: Callable[[int], object] | None = None
+
+
+class ThreadCount(partial[object]):
+    """A call that sets the thread count; ``settled`` notes that C has set it."""
+
+    record: Record
+    settled: Callable[[], object]
+
+
+class Look(partial[object]):
+    """A call that looks for other processes on the cores; once in a chain is enough."""
+
+
+def compiled_call(function: CompiledFunction, given: Sequence[int], brief: bool) -> NativeCall:
+    """Return the call of a compiled function with the arguments ``given``."""
+    array = (ctypes.c_int64 * len(given))(*given)
+    place = ctypes.addressof(array)
+    made = NativeCall(function.briefly if brief else function.at_length, ctypes.c_void_p(place))
+    made.record, made.brief = (function.bound, 0, place, 0, 0, 0), brief
+    # The memory lives as long as the call.
+    made.given = array
+    return made
+
+
+def joined(calls: Iterable[Work]) -> list[Work]:
+    """Return ``calls`` with those in a row that C can make as one `Chain`."""
+    made: list[Work] = []
+    row: list[Any] = []
+    for call in calls:
+        if isinstance(call, (NativeCall, ThreadCount, Look)):
+            row.append(call)
+        else:
+            made += [*_joined(row), call]
+            row = []
+    return [*made, *_joined(row)]
+
+
+def _joined(row: list[Any]) -> list[Work]:
+    return row if sum(isinstance(call, NativeCall) for call in row) < 2 else [Chain(row)]
+
+
+class Chain:
+    """Calls that C makes one after the other."""
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        # Kept alive.
+        self._row = row
+        first = next(k for k, call in enumerate(row) if isinstance(call, NativeCall))
+        looks = [call for call in row if isinstance(call, Look)][:1]
+        counts = [call for call in row[:first] if isinstance(call, ThreadCount)]
+        self._before = [*looks, *counts]
+        rest = [call for call in row[first:] if not isinstance(call, Look)]
+        self._records = _records(rest)
+        self._failed = np.zeros(1, np.int64)
+        self._settled = [call.settled for call in rest if isinstance(call, ThreadCount)][-1:]
+        natives = [call for call in rest if isinstance(call, NativeCall)]
+        self._raise = next((call.failed for call in natives if call.failed is not None), None)
+        given = address(self._records), address(self._failed), len(rest)
+        self._call = compiled_call(_calls(), given, all(call.brief for call in natives))
 
     def __call__(self) -> None:
-        """Make the call."""
-        self.call()
+        """Make the calls. Errors: the error of the last one that failed."""
+        for call in self._before:
+            call()
+        self._call()
+        for settled in self._settled:
+            settled()
+        if self._raise is not None and self._failed[0]:
+            status, self._failed[0] = int(self._failed[0]), 0
+            self._raise(status)
 
-    @property
-    def in_turn(self) -> list[CompiledCall]:
-        """The calls that it consists of."""
-        return [self]
+
+def _records(calls: Iterable[Any]) -> Array:
+    return np.array([call.record for call in calls], np.int64).reshape(-1, 6)
 
 
-def joined(calls: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return ``calls``; compiled ones that follow each other become one call.
+class Jobs:
+    """The maker of jobs, which ``threads`` threads share without Python.
 
-    A call may have a list `in_turn` of the compiled calls that it consists of.
+    ``start`` is the address of a function that runs another on all threads, such as GNU's
+    ``GOMP_parallel``, ``number`` that of a function that returns the calling thread's number.
+    ``busy`` has one number, not 0 while other processes use the cores: a job then runs on the
+    calling thread. ``look`` keeps it up to date.
     """
-    made: list[Callable[[], Any]] = []
-    run: list[CompiledCall] = []
-    for call in calls:
-        parts = getattr(call, "in_turn", None)
-        if parts is not None:
-            run += parts
-            continue
-        made += _one(run)
-        run = []
-        made.append(call)
-    return made + _one(run)
+
+    def __init__(
+        self, threads: int, start: int, number: int, busy: Array, look: Callable[[], None] | None
+    ) -> None:
+        self.threads, self._start, self._number = threads, start, number
+        self._busy = busy
+        self.look = None if look is None else Look(look)
+
+    def share(self, stages: Sequence[Sequence[Sequence[Work]]], brief: bool) -> list[Work]:
+        """Return the calls that run ``stages``; all parts of a stage end before the next begins."""
+        from singanet.ops.compiled.chain import CALL, HEADER, LINE
+
+        counts = [len(stage) for stage in stages]
+        records = [_records(part) for stage in stages for part in stage]
+        table = np.array([(address(each), len(each)) for each in records], np.int64)
+        flags = _aligned(LINE * sum(1 + count for count in counts))
+        job = _aligned(8 * len(HEADER) + 24 * len(stages))
+        assert CALL == 48
+        header = {
+            "stages": len(stages),
+            "threads": self.threads,
+            "share": self._start,
+            "number": self._number,
+            "body": _function("body").address,
+            "enter": _function("enter").address,
+            "busy": address(self._busy),
+            "rest": _rest(),
+        }
+        job[: len(HEADER)] = [header.get(name, 0) for name in HEADER]
+        parts = lines = 0
+        rows = job[len(HEADER) :].reshape(-1, 3)
+        for row, count in zip(rows, counts, strict=False):
+            row[:] = count, address(table) + 16 * parts, address(flags) + LINE * lines
+            parts, lines = parts + count, lines + 1 + count
+        share = _function("share")
+        made = compiled_call(share, (address(job),), brief)
+        made.__dict__["kept"] = stages, records, table, flags, job, self._busy
+        return [made] if self.look is None else [self.look, made]
 
 
-def _one(calls: list[CompiledCall]) -> list[Callable[[], Any]]:
-    if len(calls) < 2:
-        return [*calls]
-    places = [place for call in calls for place in call.places]
-    table = (ctypes.c_int64 * len(places))(*places)
-    whole = CompiledCall(_in_turn(), False, (ctypes.addressof(table), len(calls)))
-    whole.kept = table, calls
-    return [whole]
+def _aligned(nbytes: int) -> Array:
+    """Return zeros whose memory starts with a line of the cache."""
+    raw = np.zeros(-(-nbytes // 8) + _LINE // 8, np.int64)
+    start = -address(raw) % _LINE // 8
+    return raw[start : start + -(-nbytes // 8)]
 
 
 @cache
-def _in_turn() -> CompiledFunction:
-    from singanet.ops.compiled import engine, steps
+def _rest() -> int:
+    """Return the address of the function that gives up the rest of a core's time."""
+    return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
 
-    return engine.known(steps.in_turn)
+
+@cache
+def _calls() -> CompiledFunction:
+    return _function("calls")
+
+
+@cache
+def _function(name: str) -> CompiledFunction:
+    from singanet.ops.compiled import chain, engine
+
+    return engine.known(getattr(chain, name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
@@ -196,6 +197,79 @@ class Code:
     def long(self, pointer: Value, offset: Value) -> Value:
         """Load a long integer."""
         return self._at.load(self._place(pointer, offset, _LONG), align=8)
+
+    def store_long(self, number: Value, pointer: Value, offset: Value) -> None:
+        """Store a long integer."""
+        self._at.store(self._long(number), self._place(pointer, offset, _LONG), align=8)
+
+    def pointer_at(self, number: Value) -> Value:
+        """Return the pointer to an address."""
+        return self._at.inttoptr(number, _BYTES)
+
+    def address(self, pointer: Value) -> Value:
+        """Return the address of a pointer."""
+        return self._at.ptrtoint(pointer, _LONG)
+
+    def shared_long(self, pointer: Value, offset: Value) -> Value:
+        """Load a long integer that other threads change, before everything after it."""
+        return self._at.load_atomic(self._place(pointer, offset, _LONG), "seq_cst", 8)
+
+    def store_shared(self, number: Value, pointer: Value, offset: Value) -> None:
+        """Store a long integer that other threads read, after everything before it."""
+        place = self._place(pointer, offset, _LONG)
+        self._at.store_atomic(self._long(number), place, "seq_cst", 8)
+
+    def exchange(self, number: Value, pointer: Value, offset: Value) -> Value:
+        """Store a long integer and return the one before, in one step for all threads."""
+        place = self._place(pointer, offset, _LONG)
+        return self._at.atomic_rmw("xchg", place, self._long(number), "seq_cst")
+
+    def count(self, number: Value, pointer: Value, offset: Value) -> None:
+        """Add to a long integer, in one step for all threads."""
+        place = self._place(pointer, offset, _LONG)
+        self._at.atomic_rmw("add", place, self._long(number), "seq_cst")
+
+    def pause(self) -> None:
+        """Let the core wait for a moment, if the processor has an instruction for it."""
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            self._at.call(self._module.declare_intrinsic("llvm.x86.sse2.pause", fnty=kind), [])
+
+    def run(self, function: Value, *arguments: Value) -> Value:
+        """Call the function of C at an address with long integers; return its 32-bit result."""
+        kind = ir.FunctionType(_INT, [_LONG] * len(arguments))
+        there = self._at.inttoptr(function, ir.PointerType(kind))
+        made = self._at.call(there, [self._long(each) for each in arguments])
+        return self._at.zext(made, _LONG)
+
+    def both(self, number: Value, other: Value) -> Value:
+        """Return the bits that are set in two long integers."""
+        return self._at.and_(self._long(number), self._long(other))
+
+    @contextmanager
+    def again_while(self, condition: Callable[[], Value]) -> Iterator[Value]:
+        """Write a loop while the condition is true; yield the number of the turn."""
+        at = self._at
+        before = at.block
+        head, body, end = (self._function.append_basic_block() for _ in range(3))
+        at.branch(head)
+        at.position_at_end(head)
+        number = at.phi(_LONG)
+        number.add_incoming(_LONG(0), before)
+        at.cbranch(condition(), body, end)
+        at.position_at_end(body)
+        yield number
+        number.add_incoming(at.add(number, _LONG(1)), at.block)
+        at.branch(head)
+        at.position_at_end(end)
+
+    def differs(self, number: Value, other: Value) -> Value:
+        """Return whether two long integers differ."""
+        return self._at.icmp_signed("!=", self._long(number), self._long(other))
+
+    def below(self, number: Value, other: Value) -> Value:
+        """Return whether a long integer is less than another."""
+        return self._at.icmp_signed("<", self._long(number), self._long(other))
 
     def ints(self, pointer: Value, offset: Value) -> Value:
         """Load a vector of 32-bit integers at ``offset`` bytes after ``pointer``."""

@@ -114,14 +114,15 @@ _engines: list[Any] = []
 class CompiledFunction(NamedTuple):
     """A function in three forms: ``call`` takes its arguments, the others their address.
 
-    ``briefly`` does not release Python's lock; the others do. ``address`` is where the code of the
-    last two is.
+    ``briefly`` does not release Python's lock; the others do. C calls them at ``address`` and, with
+    the address of arguments, at ``bound``.
     """
 
     call: Callable[..., None]
     at_length: Callable[[Any], None]
     briefly: Callable[[Any], None]
     address: int
+    bound: int
 
 
 class _Built(NamedTuple):
@@ -197,6 +198,7 @@ def _loaded(built: _Built) -> CompiledFunction:
         ctypes.CFUNCTYPE(None, *arguments)(whole),
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bound),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
+        whole,
         bound,
     )
 

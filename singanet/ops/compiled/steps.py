@@ -80,16 +80,6 @@ def rotated() -> Code:
     return code
 
 
-def in_turn() -> Code:
-    """Write a function that calls others: pairs of their address and their argument; how many."""
-    code = Code("in_turn", pointers=1, numbers=1)
-    pairs, count = code.arguments
-    with code.each(0, count) as number:
-        at = code.times(number, 16)
-        code.call(code.long(pairs, at), code.long(pairs, code.sum(at, 8)))
-    return code
-
-
 def arithmetic(function: str, other: str) -> Code:
     """Write a function of results, rows and a second operand: a row's, all rows' or a number.
 

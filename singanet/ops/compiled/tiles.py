@@ -29,19 +29,22 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
     """Write a function of outputs, images, transformed kernels, bias, addend and workspace.
 
     Bias and addend may be null. Integer arguments: height, width and channels of the images and of
-    the outputs, the padding above and left, relu, tile range [first, last), and the tiles of a
-    block, a multiple of `TILE_GROUP`.
+    the outputs, the padding above and left, relu, tile range [first, last), the tiles of a block, a
+    multiple of `TILE_GROUP`, then the ranges of a block's tiles to transform, of points to multiply
+    and of tiles to transform back. Threads may share each of these three.
     """
-    code = Code(f"tiles_{taps}", pointers=6, numbers=12)
-    y, x, kernels, bias, other, memory, *sizes, relu, first, last, block = code.arguments
+    code = Code(f"tiles_{taps}", pointers=6, numbers=18)
+    y, x, kernels, bias, other, memory, *numbers = code.arguments
+    *sizes, relu, first, last, block = numbers[:12]
+    enter_first, entered, *points_of, leave_first, left = numbers[12:]
     tiles = _Tiles(code, taps, block, *sizes)
     points = wg.span(taps) ** 2
     values = memory
     totals = code.beyond(memory, code.times(points * FLOAT, tiles.input_plane))
     with code.each(first, last, block) as start:
         count = code.lesser(block, code.less(last, start))
-        tiles.enter_images(x, values, start, (0, count))
-        with code.each(0, points) as point:
+        tiles.enter_images(x, values, start, (enter_first, code.lesser(entered, count)))
+        with code.each(*points_of) as point:
             a = code.beyond(values, code.times(FLOAT, point, tiles.input_plane))
             out = code.beyond(totals, code.times(FLOAT, point, tiles.output_plane))
             panels = _Panels(code, max(rows_of), tiles.f, points, tiles.c)
@@ -61,7 +64,8 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
                         code.store(total, out, code.sum(place, column, v * _VECTOR))
 
             panels.each(multiply)
-        tiles.leave_images(y, bias, other, relu, totals, start, count)
+        part = leave_first, code.lesser(left, count)
+        tiles.leave_images(y, bias, other, relu, totals, start, part)
     return code
 
 
@@ -247,15 +251,15 @@ class _Tiles:
         relu: Value,
         sums: Value,
         start: Value,
-        count: Value,
+        part: tuple[Value, Value],
     ) -> None:
-        """Write the outputs of their values, then addend, bias and relu."""
+        """Write the outputs of a ``part`` of a block's tiles, then addend, bias and relu."""
         code, span = self._code, self._span
         line = wg.outputs_line(self._taps, np.float32)
         has_bias, adds = code.is_given(bias), code.is_given(other)
         # A masked load from an invalid address is slow even without active lanes.
         bias, other = code.pointer(has_bias, bias, y), code.pointer(adds, other, y)
-        with code.each(0, count) as t:
+        with code.each(*part) as t:
             image, row, column = self._place(code.sum(start, t))
             pixel = code.sum(
                 code.times(code.sum(code.times(image, self._oh), row), self._ow), column

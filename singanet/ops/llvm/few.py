@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.calls import CompiledCall
+from singanet.ops.compiled.calls import NativeCall, compiled_call
 from singanet.ops.compiled.sizes import LANES, TOGETHER
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps
@@ -161,7 +161,7 @@ class _FewQueries:
         self._heads = max(count for count in range(1, most + 1) if shared % count == 0)
         self._function = _attend_few_function(self._heads, *vectors)
         self._size, self._line, self._scores = n * heads * queries, 0, np.empty(0, np.float32)
-        self.call = CompiledCall(self._function, False, [0] * 28)
+        self.call = compiled_call(self._function, [0] * 28, False)
         given = self.given = self.call.given
         given[6:11] = [0, n * groups, groups, shared // self._heads, queries]
         given[12:14], given[15] = [int(causal), window], _bits(scale)
@@ -205,12 +205,12 @@ class FurtherAttention:
         self._few.given[:2] = [address(out), address(q)]
         self._few.given[4] = address(self._firsts)
         self.calls = [self._few.call]
-        self._append: CompiledCall | None = None
+        self._append: NativeCall | None = None
         if new is not None:
             places = [0, 0, *map(address, new), address(self._firsts)]
             sizes = [*new[0].shape[:3], new[0].shape[3], new[1].shape[3]]
             apart = [*[0] * 6, *new[0].strides[:3], *new[1].strides[:3]]
-            self._append = CompiledCall(_append_function(), True, [*places, *sizes, *apart])
+            self._append = compiled_call(_append_function(), [*places, *sizes, *apart], True)
             self.calls.insert(0, self._append)
         # Weak: the cache lives as long as its decoder.
         self._known: tuple[Any, Any, int] = (_nothing, _nothing, 0)

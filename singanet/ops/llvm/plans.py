@@ -14,11 +14,12 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.base.kinds import PAGE
 from singanet.ops import workers
-from singanet.ops.compiled.calls import CompiledCall
+from singanet.ops.compiled.calls import compiled_call
 from singanet.ops.threads import changes
 from singanet.types import Array, Parts, Shape, Work
 
 if TYPE_CHECKING:
+    from singanet.ops.compiled.calls import Jobs
     from singanet.ops.compiled.engine import CompiledFunction
 
 SHARED = 1 << 19
@@ -27,6 +28,12 @@ SHARED = 1 << 19
 Below, two threads gain less than waking one costs: 300 microseconds from a sleeping core, or a time
 slice of milliseconds on a core with other work. A net with such steps would take a multiple of its
 time.
+"""
+
+JOINED = 1 << 15
+"""Values to process from which threads share compiled functions without Python: 10 microseconds.
+
+Threads that have just run wait for the next kernel awake, and then start within a microsecond.
 """
 
 _CAPACITY = 1024
@@ -84,6 +91,10 @@ class Crew(Protocol):
     def side_by_side(self) -> Callable[[Parts], None]:
         """The function that runs parts on the threads."""
 
+    @property
+    def jobs(self) -> Jobs | None:
+        """The maker of jobs, which threads share without Python; None if they cannot."""
+
 
 class PythonCrew(NamedTuple):
     """Python threads."""
@@ -91,6 +102,7 @@ class PythonCrew(NamedTuple):
     threads: int
     brief: bool
     side_by_side: Callable[[Parts], None] = workers.side_by_side
+    jobs: Jobs | None = None
 
 
 class PlanRuntime:
@@ -207,7 +219,7 @@ class CompiledPlan:
         scratch: int = 0,
     ) -> None:
         self._function, self._brief = function, crew.brief
-        self._stages, self._side_by_side = stages, crew.side_by_side
+        self._stages, self._crew = stages, crew
         self.threads = max(map(len, stages))
         self.reads, self.writes, self.scratch = reads, writes, scratch
         self.sizes = (0,) * len({*reads, *writes})
@@ -217,37 +229,26 @@ class CompiledPlan:
 
     def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
         given = (*addresses, scratch) if self.scratch else tuple(addresses)
-        stages = [
-            [CompiledCall(self._function, self._brief, (*given, *numbers)) for numbers in stage]
+        stages: list[Stage] = [
+            [[compiled_call(self._function, (*given, *numbers), self._brief)] for numbers in stage]
             for stage in self._stages
         ]
-        parts: list[Stage] = [[[each.call] for each in stage] for stage in stages]
-        alone = [call for stage in stages for call in stage if len(stage) == 1]
-        in_turn = alone if len(alone) == len(stages) else None
-        return CompiledCalls(parts, self._side_by_side, stages, in_turn)
+        return CompiledCalls(stages, self._crew)
 
 
 class CompiledCalls:
-    """The calls of stages; they do not change OpenMP's thread count.
-
-    ``kept`` is alive as long as they are: memory that they use. ``in_turn`` are the calls if one
-    thread makes all of them, see `compiled.calls.joined`.
-    """
+    """The calls of stages; they do not change OpenMP's thread count."""
 
     threads = 0
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        side_by_side: Callable[[Parts], None],
-        kept: object = None,
-        in_turn: list[CompiledCall] | None = None,
-    ) -> None:
-        self.kept, self.in_turn = kept, in_turn
+    def __init__(self, stages: Sequence[Stage], crew: Crew) -> None:
         self._calls: list[Work] = []
+        if max(map(len, stages)) > 1 and crew.jobs is not None:
+            self._calls += crew.jobs.share(stages, crew.brief)
+            return
         for stage in stages:
             # One worker needs no other.
-            self._calls += stage[0] if len(stage) == 1 else [partial(side_by_side, stage)]
+            self._calls += stage[0] if len(stage) == 1 else [partial(crew.side_by_side, stage)]
 
     def __call__(self) -> None:
         """Make the calls."""
@@ -287,13 +288,13 @@ class Area:
 class StagedPlan:
     """A plan of calls of compiled functions.
 
-    ``lay`` turns one area for each worker into stages, which ``side_by_side`` runs. Each worker has
-    its own ``buffers``; all have the ``shared`` ones.
+    ``lay`` turns one area for each worker into stages, which the ``crew`` runs. Each worker has its
+    own ``buffers``; all have the ``shared`` ones.
     """
 
     def __init__(
         self,
-        side_by_side: Callable[[Parts], None],
+        crew: Crew,
         lay: Callable[[list[Area]], list[Stage]],
         buffers: Mapping[str, int],
         operands: int,
@@ -301,7 +302,7 @@ class StagedPlan:
         workers: int,
         shared: Mapping[str, int] = _NONE,
     ) -> None:
-        self._side_by_side, self._lay = side_by_side, lay
+        self._crew, self._lay = crew, lay
         self._buffers, self._shared = buffers, shared
         self._each, self._common = (
             sum(map(rounded, given.values())) for given in (buffers, shared)
@@ -319,7 +320,7 @@ class StagedPlan:
         common, first = Area(addresses, scratch, self._shared, None), scratch + self._common
         places = [first + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers, common) for place in places])
-        return CompiledCalls(stages, self._side_by_side)
+        return CompiledCalls(stages, self._crew)
 
 
 def rounded(size: int) -> int:

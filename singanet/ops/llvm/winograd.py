@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from singanet.ops import window as wg
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import NativeCall, compiled_call
 from singanet.ops.compiled.sizes import LANES, TILE_GROUP
 from singanet.ops.costs import Case, cache_size
 from singanet.ops.kernel import Route
@@ -24,11 +25,20 @@ from singanet.ops.window import Window
 from singanet.ops.workers import cuts
 from singanet.types import Array, Shape, Work
 
+if TYPE_CHECKING:
+    from singanet.ops.compiled.engine import CompiledFunction
+
 _PART = 4
 """The divisor of a core's cache for the values of a block."""
 
 _MOST_PARTS = 4
 """Most parts of the tiles with partial sums of a kernel's gradient."""
+
+_ROWS = 12
+"""Tiles that are multiplied together, at most."""
+
+_EQUAL = 1.2
+"""The most work of all workers with tiles of their own, relative to one worker's."""
 
 _TRANSFORMS = 8
 """The cost of transforms, in passes over the result's images."""
@@ -263,11 +273,12 @@ def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> Stag
     def lay(areas: list[Area]) -> list[Stage]:
         y, x, weight, line, *_ = (*areas[0].addresses, 0)
         entered = areas[0].place("entered")
-        enter = _entering(geometry, back, entered, weight, workers)
-        return [enter, _convolving(geometry, areas, y, x, entered, line if bias else 0, 0, False)]
+        enter = _entering(geometry, back, entered, weight, workers, crew.brief)
+        given = y, x, entered, line if bias else 0, 0
+        return [enter, *_convolving(crew, geometry, areas, given, False)]
 
     buffers, shared = {"values": geometry.memory}, {"entered": 4 * geometry.entered}
-    return StagedPlan(crew.side_by_side, lay, buffers, 3 + bias, 0, workers, shared)
+    return StagedPlan(crew, lay, buffers, 3 + bias, 0, workers, shared)
 
 
 def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
@@ -276,9 +287,9 @@ def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
 
     def lay(areas: list[Area]) -> list[Stage]:
         entered, weight = areas[0].addresses
-        return [_entering(geometry, False, entered, weight, 1)]
+        return [_entering(geometry, False, entered, weight, 1, crew.brief)]
 
-    return StagedPlan(crew.side_by_side, lay, {}, 2, 0, 1)
+    return StagedPlan(crew, lay, {}, 2, 0, 1)
 
 
 def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: bool) -> StagedPlan:
@@ -289,10 +300,11 @@ def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: b
     def lay(areas: list[Area]) -> list[Stage]:
         y, x, entered, *rest = areas[0].addresses
         line, other = rest.pop(0) if bias else 0, rest.pop(0) if add else 0
-        return [_convolving(geometry, areas, y, x, entered, line, other, relu)]
+        given = y, x, entered, line, other
+        return _convolving(crew, geometry, areas, given, relu)
 
     buffers = {"values": geometry.memory}
-    return StagedPlan(crew.side_by_side, lay, buffers, 3 + bias + add, 0, workers)
+    return StagedPlan(crew, lay, buffers, 3 + bias + add, 0, workers)
 
 
 def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
@@ -305,7 +317,7 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
 
     def lay(areas: list[Area]) -> list[Stage]:
         dy, x, dw = areas[0].addresses
-        totals, run = areas[0].place("totals"), _function("weights", taps)
+        totals, run = areas[0].place("totals"), _function("weights", taps, crew.brief)
         given = [
             (totals + k * total, x, dy, areas[k % workers if shares else 0].place("values"))
             for k in range(len(parts))
@@ -314,23 +326,22 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
         for k, (first, last) in enumerate(parts):
             if shares:
                 every = (first, last, geometry.block, first, last, 0, geometry.points, 0)
-                stages[0][k % workers].append(partial(run, *given[k], *geometry.sizes, *every))
+                stages[0][k % workers].append(run(*given[k], *geometry.sizes, *every))
             else:
                 call = partial(run, *given[k], *geometry.sizes)
                 stages += _shared_stages(call, geometry, first, last, workers)
-        leave, sizes = _function("leave", taps), (geometry.out[2], geometry.image[2])
+        leave, sizes = _function("leave", taps, crew.brief), (geometry.out[2], geometry.image[2])
         left: Stage = [
-            [partial(leave, dw, totals, len(parts), *sizes, *cut)]
-            for cut in cuts(sizes[0], workers)
+            [leave(dw, totals, len(parts), *sizes, *cut)] for cut in cuts(sizes[0], workers)
         ]
         return [*stages, left]
 
     buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
-    return StagedPlan(crew.side_by_side, lay, buffers, 3, 2, workers, in_common)
+    return StagedPlan(crew, lay, buffers, 3, 2, workers, in_common)
 
 
 def _shared_stages(
-    call: Callable[..., None], geometry: Geometry, first: int, last: int, workers: int
+    call: Callable[..., Work], geometry: Geometry, first: int, last: int, workers: int
 ) -> list[Stage]:
     """Return the stages of a part for all workers: they divide each block's tiles, then points."""
     stages: list[Stage] = []
@@ -339,41 +350,59 @@ def _shared_stages(
         block = start, end, geometry.block
         tiles = [(start + a, start + b) for a, b in cuts(end - start, workers)]
         points = cuts(geometry.points, workers)
-        stages.append([[partial(call, *block, *cut, 0, 0, start - first)] for cut in tiles])
-        stages.append([[partial(call, *block, 0, 0, *cut, start - first)] for cut in points])
+        stages.append([[call(*block, *cut, 0, 0, start - first)] for cut in tiles])
+        stages.append([[call(*block, 0, 0, *cut, start - first)] for cut in points])
     return stages
 
 
-def _entering(geometry: Geometry, back: bool, entered: int, weight: int, workers: int) -> Stage:
+def _entering(
+    geometry: Geometry, back: bool, entered: int, weight: int, workers: int, brief: bool
+) -> Stage:
     """Return the stage that transforms kernels for the products of tiles."""
     taps, c, f = geometry.taps, geometry.image[2], geometry.out[2]
-    run, each = _function("enter", taps), taps * taps
+    run, each = _function("enter", taps, brief), taps * taps
     # The kernels have the order (outputs, inputs) of the forward convolution.
     apart = (f * each, each) if back else (each, c * each)
     given = (entered, weight, c, f, *apart, back)
-    return [[partial(run, *given, *cut)] for cut in cuts(c, workers)]
+    return [[run(*given, *cut)] for cut in cuts(c, workers)]
 
 
 def _convolving(
-    geometry: Geometry,
-    areas: list[Area],
-    y: int,
-    x: int,
-    entered: int,
-    bias: int,
-    add: int,
-    relu: bool,
-) -> Stage:
-    run, stage = _function("convolution", geometry.taps), list[list[Work]]()
-    for area, (first, last) in zip(areas, cuts(geometry.groups, len(areas)), strict=True):
-        given = (y, x, entered, bias, add, area.place("values"), *geometry.sizes, relu)
-        cut = first * TILE_GROUP, min(last * TILE_GROUP, geometry.tiles)
-        stage.append([partial(run, *given, *cut, geometry.block)])
-    return stage
+    crew: Crew, geometry: Geometry, areas: list[Area], operands: tuple[int, ...], relu: bool
+) -> list[Stage]:
+    """Return the stages of a convolution; ``operands`` are y, x, kernels, bias, addend."""
+    run = _function("convolution", geometry.taps, crew.brief)
+    points, count = geometry.points, len(areas)
+    if _shares_blocks(crew, geometry):
+        given = *operands, areas[0].place("values"), *geometry.sizes, relu
+        stages: list[Stage] = []
+        for start in range(0, geometry.tiles, geometry.block):
+            end = min(start + geometry.block, geometry.tiles)
+            block = *given, start, end, geometry.block
+            tiles = cuts(end - start, count)
+            stages.append([[run(*block, *cut, 0, 0, 0, 0)] for cut in tiles])
+            stages.append([[run(*block, 0, 0, *cut, 0, 0)] for cut in cuts(points, count)])
+            stages.append([[run(*block, 0, 0, 0, 0, *cut)] for cut in tiles])
+        return stages
+    stage: Stage = []
+    for area, cut in zip(areas, cuts(geometry.tiles, count), strict=True):
+        given = *operands, area.place("values"), *geometry.sizes, relu
+        every = (0, geometry.block, 0, points, 0, geometry.block)
+        stage.append([run(*given, *cut, geometry.block, *every)])
+    return [stage]
+
+
+def _shares_blocks(crew: Crew, geometry: Geometry) -> bool:
+    """Whether the workers divide each block's tiles, points and tiles again.
+
+    Tiles are multiplied some rows at a time, so that few tiles would take as long as more.
+    """
+    each = _filled(-(-geometry.tiles // crew.threads), _ROWS) * crew.threads
+    return crew.jobs is not None and each > _EQUAL * _filled(geometry.tiles, _ROWS)
 
 
 def _workers(crew: Crew, geometry: Geometry) -> int:
-    return min(crew.threads, geometry.groups)
+    return min(crew.threads, geometry.tiles if crew.jobs is not None else geometry.groups)
 
 
 def _filled(count: int, size: int) -> int:
@@ -387,13 +416,19 @@ def _prepare(*kinds: str, taps: int) -> None:
 
 
 @cache
-def _function(kind: str, taps: int) -> Callable[..., None]:
+def _compiled(kind: str, taps: int) -> CompiledFunction:
     from singanet.ops.compiled import engine, tiles
 
     if kind == "leave":
-        return engine.known(tiles.leave, taps).call
+        return engine.known(tiles.leave, taps)
     write = {"convolution": tiles.convolution, "weights": tiles.weights, "enter": tiles.enter}[kind]
-    return engine.known(write, taps, tiles.WIDE if engine.is_wide() else tiles.NARROW).call
+    return engine.known(write, taps, tiles.WIDE if engine.is_wide() else tiles.NARROW)
+
+
+def _function(kind: str, taps: int, brief: bool = False) -> Callable[..., NativeCall]:
+    """Return a function that makes the call of a compiled function with its arguments."""
+    function = _compiled(kind, taps)
+    return lambda *given: compiled_call(function, given, brief)
 
 
 def _where_it_pays(run: Callable[..., Array | None], case: Callable[..., Case | None]) -> Route:

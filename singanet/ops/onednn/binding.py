@@ -267,11 +267,12 @@ def executing(c: Any, brief: bool) -> Any:
     library = ctypes.PyDLL(c._name, handle=c._handle) if brief else c
     function = library["dnnl_primitive_execute"]
     # As restype it is called with the function's result, the fastest way to check.
-    function.restype = _expect_success
+    function.restype = failed
     return function
 
 
-def _expect_success(status: int) -> None:
+def failed(status: int) -> None:
+    """Raise the error of a kernel's ``status``; None if that is success."""
     if status:
         check(status, "a kernel")
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from singanet.base.heap import LARGE, large_arrays_apart
+from singanet.ops.compiled.calls import Jobs, NativeCall
 from singanet.ops.llvm.plans import rounded
 from singanet.ops.onednn.binding import (
     BF16,
@@ -25,9 +26,13 @@ from singanet.ops.onednn.binding import (
     Query,
     check,
     dims,
+    failed,
 )
 from singanet.ops.onednn.library import HAS_WIDE
 from singanet.types import Parts, Shape
+
+_ANY = 0xFFFFFFFF
+"""The bits of a status: none is set after success."""
 
 Memory = int
 """The address of a oneDNN memory object."""
@@ -78,16 +83,19 @@ class EngineStream(NamedTuple):
     """The environment of plans: the library's functions, an engine, a stream and threads.
 
     ``execute`` runs a primitive; ``execute_briefly`` runs a short one without releasing the
-    interpreter's lock. ``side_by_side`` runs Python parts on its threads.
+    interpreter's lock; ``execution`` is the address of both. ``use_threads`` makes a call that sets
+    the thread count. ``side_by_side`` runs Python parts on its threads, ``jobs`` runs calls of C.
     """
 
     c: Any
     engine: Any
     stream: Any
-    use_threads: Callable[[int], None]
+    use_threads: Callable[[int], Callable[[], object]]
     execute: Callable[..., None]
     execute_briefly: Callable[..., None]
     side_by_side: Callable[[Parts], None]
+    execution: int
+    jobs: Jobs | None
 
 
 class Calls:
@@ -110,15 +118,20 @@ class Calls:
     ) -> None:
         """``of`` maps each memory object of the stages to its replacement."""
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
-        self._use, self.threads = partial(place.use_threads, threads), threads
+        self.threads = threads
         self._primitives = [stage.primitive for stage in stages]
         execute = place.execute_briefly if brief else place.execute
-        self.parts: list[Callable[[], None]] = []
+        self._use = place.use_threads(threads)
+        self.parts: list[Callable[[], object]] = []
         for stage in stages:
             pairs = [ExecArg(arg, of[memory]) for arg, memory in stage.memories.items()]
             given = (ExecArg * len(pairs))(*pairs)
             handle, count = ctypes.c_void_p(stage.primitive.handle), ctypes.c_int(len(pairs))
-            self.parts.append(partial(execute, handle, place.stream, count, given))
+            call = NativeCall(execute, handle, place.stream, count, given)
+            numbers = stage.primitive.handle, place.stream.value, len(pairs)
+            call.record = (place.execution, _ANY, *numbers, ctypes.addressof(given))
+            call.brief, call.failed = brief, failed
+            self.parts.append(call)
         if packing >= LARGE:
             # A block in the heap would leave a hole that glibc does not reuse next time.
             self.parts = [partial(_apart, self.parts)]
@@ -129,12 +142,12 @@ class Calls:
         for call in self.parts:
             call()
 
-    def after(self, threads: int) -> list[Callable[[], None]]:
+    def after(self, threads: int) -> list[Callable[[], object]]:
         """Return the calls to run after a kernel with ``threads`` threads; 0 means any number."""
         return self.parts if threads == self.threads else [self._use, *self.parts]
 
 
-def _apart(parts: Sequence[Callable[[], None]]) -> None:
+def _apart(parts: Sequence[Callable[[], object]]) -> None:
     with large_arrays_apart():
         for call in parts:
             call()
@@ -345,11 +358,16 @@ class Builder(Descriptors):
         factors: int = F32,
         brief: bool = False,
         stored: Collection[int] = (),
+        workers: int | None = None,
     ) -> None:
-        """``stored`` are the indices of operands stored in bfloat16."""
+        """Make a builder for a plan on ``threads``.
+
+        ``workers`` are the threads of compiled functions, if other than ``threads``; ``stored`` are
+        the indices of operands stored in bfloat16.
+        """
         super().__init__(place, attributes, factors)
-        self.threads, self.brief = threads, brief
-        self.side_by_side = place.side_by_side
+        self.own_threads, self.threads, self.brief = threads, workers or threads, brief
+        self.side_by_side, self.jobs = place.side_by_side, place.jobs
         self._stored, self.stores = stored, bool(stored)
         self._open: set[int] = set()
         self._rounded: set[int] = set()
@@ -515,7 +533,7 @@ class Builder(Descriptors):
             wide=bool(self._place.c.dnnl_get_effective_cpu_isa() & HAS_WIDE),
         )
         self._finished = True
-        return KernelPlan(self._place, recipe, self.threads, self.brief)
+        return KernelPlan(self._place, recipe, self.own_threads, self.brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and unused memories."""

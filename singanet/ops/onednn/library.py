@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from singanet.errors import BackendError
+from singanet.ops.compiled.calls import Jobs, ThreadCount
 from singanet.ops.onednn.binding import Version, declare
 from singanet.ops.threads import cores, default_threads
 from singanet.ops.workers import do
@@ -59,7 +62,21 @@ class Region:
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
         self._nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
+        self._number = c.omp_get_thread_num
         self.neighbours: Neighbours | None = None
+        self._busy = np.zeros(1, np.int64)
+
+    def jobs(self, threads: int, look: Callable[[], None] | None) -> Jobs:
+        """Return the maker of jobs for ``threads`` threads."""
+        start, number = (
+            ctypes.cast(function, ctypes.c_void_p).value or 0
+            for function in (self._parallel, self._number)
+        )
+        return Jobs(threads, start, number, self._busy, look)
+
+    def note_busy(self, busy: bool) -> None:
+        """Let jobs run on the calling thread while other processes use the cores."""
+        self._busy[0] = busy
 
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.
@@ -117,6 +134,16 @@ class Team(threading.local):
         self, tell: Callable[[int], object] | None, look: Callable[[], None] | None = None
     ) -> None:
         self._tell, self._look = tell, look
+
+    def call(self, count: int) -> Callable[[], object]:
+        """Return a call of `use`, which a chain of C may include."""
+        if self._tell is None:
+            return partial(self.use, count)
+        made = ThreadCount(self.use, count)
+        function = ctypes.cast(cast("Any", self._tell), ctypes.c_void_p).value or 0
+        made.record = (function, 0, count, 0, 0, 0)
+        made.settled = partial(setattr, self, "size", count)
+        return made
 
     def use(self, count: int) -> None:
         """Let the next build or run use ``count`` threads."""
@@ -321,7 +348,9 @@ class Neighbours:
         if self._free is not None:
             self._free.set()
             self._free = None
+            self._region.note_busy(False)
         else:
+            self._region.note_busy(True)
             self._free = threading.Event()
             threading.Thread(None, self._hold, KEPT, (self._free,), daemon=True).start()
 

@@ -6,7 +6,8 @@ import ctypes
 from typing import Any
 
 from singanet.ops.blas import stand_aside
-from singanet.ops.llvm.plans import SHARED, Build, PlanRuntime, Runnable
+from singanet.ops.casts import has_compiler
+from singanet.ops.llvm.plans import JOINED, SHARED, Build, PlanRuntime, Runnable
 from singanet.ops.onednn.binding import (
     BF16,
     CPU,
@@ -35,17 +36,22 @@ class Runtime(PlanRuntime):
         self._factors = (BF16, F32) if narrow else (F32,)
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
-        self.team, shared = Team(None), side_by_side
+        self.team, shared, jobs = Team(None), side_by_side, None
         if library.runtime == "OpenMP":
             region = region_of(library.c) if threads > 1 else None
             near = None if region is None else neighbours_of(region)
-            self.team = Team(library.c.omp_set_num_threads, None if near is None else near.look)
-            shared = side_by_side if region is None else region.side_by_side
+            look = None if near is None else near.look
+            self.team = Team(library.c.omp_set_num_threads, look)
+            if region is not None:
+                shared = region.side_by_side
+                jobs = region.jobs(threads, look) if has_compiler() else None
         if threads > 1:
             stand_aside()
         execute, briefly = (executing(library.c, brief) for brief in (False, True))
-        use = self.team.use
-        self._place = EngineStream(library.c, engine, stream, use, execute, briefly, shared)
+        execution = ctypes.cast(library.c.dnnl_primitive_execute, ctypes.c_void_p).value or 0
+        self.jobs = jobs
+        place = library.c, engine, stream, self.team.call, execute, briefly, shared, execution, jobs
+        self._place = EngineStream(*place)
         self.side_by_side = shared
         # Scratch is passed by this runtime: counted, shared by all plans, and aligned.
         self._attributes = self._made("primitive_attr_create")
@@ -76,9 +82,11 @@ class Runtime(PlanRuntime):
         """Build a `plan` now, for the caller alone."""
         brief = work < SHARED
         threads = 1 if brief else self.threads
+        workers = self.threads if self.jobs is not None and work >= JOINED else threads
         self.team.use(threads)
+        place = self._place, self._attributes, threads
         for factors in self._factors:
-            builder = Builder(self._place, self._attributes, threads, factors, brief, stored)
+            builder = Builder(*place, factors, brief, stored, workers)
             try:
                 return build(builder, *key) or builder.plan()
             except NotOfferedError:

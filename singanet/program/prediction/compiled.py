@@ -24,6 +24,7 @@ from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.loss.loss import Loss
 from singanet.ops import ops_for
+from singanet.ops.compiled.calls import joined
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import widened
 from singanet.params.param import Param
@@ -434,7 +435,7 @@ class Prediction:
             # Set last: otherwise an interrupt could leave calls on other memory.
             self._bound = None
             bound = Bound(self.recording, arena)
-            self._calls = chained(bound.feed.calls)
+            self._calls = joined(chained(bound.feed.calls))
             assert bound.outputs is not None
             self._found = bound.outputs.arrays[0][""]
             self._taken = _taking(self._found)

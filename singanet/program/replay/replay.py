@@ -33,7 +33,7 @@ from singanet.program.ir import (
 )
 from singanet.program.layout import ALIGNMENT
 from singanet.program.loads import ArrayStore, LoadRun
-from singanet.program.lower_sweeps import Ready
+from singanet.program.lower_sweeps import Ready, chained
 from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
@@ -94,8 +94,8 @@ class Bound:
         if self._read is None:
             calls = [*self.feed.calls]
             self._read = (
-                [c for c in calls if getattr(c, "begin", None) and c.in_turn],
-                joined(calls),
+                [c for c in calls if getattr(c, "begin", None) and c.after],
+                joined(chained(calls)),
             )
         begins, calls = self._read
         for call in begins:

@@ -185,11 +185,10 @@ def _backward_weights(build: Builder, shapes: Shapes) -> None:
 # Convolutions with constant weights. A call that reads nothing but the weight reorders it, so that
 # a program calls it once.
 
-_GAIN = 3
+_GAIN = 2
 """Least time of a convolution, relative to the cost of sharing, for which threads share it.
 
-A factor of 2 would suffice if estimates were exact: neighbouring kernels use threads too, so these
-are awake.
+Neighbouring kernels use threads too, so these are awake.
 """
 
 
