@@ -34,6 +34,7 @@ from singanet.program.memory import (
 )
 from singanet.program.programs import programs_of
 from singanet.program.recompute import CannotKeepError, Recompute
+from singanet.program.trace.recorder import no_collections
 from singanet.training.batches import cut
 from singanet.training.options import MEASURES, USUAL
 
@@ -114,7 +115,7 @@ def plan_memory(
             at_once,
         )
         try:
-            with expect_recorded(where):
+            with no_collections(), expect_recorded(where):
                 if any(getattr(each, "_compares_samples", False) for each in losses_of(net.loss)):
                     # A loss of a function knows after a step.
                     search._rehearsal(size, light=False)

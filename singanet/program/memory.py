@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -308,14 +309,20 @@ class Rehearsal:
     def at(self, level: Recompute) -> PlannedStep:
         """The step at ``level``. Errors: bytes that are too few for the arena."""
         tape = self._recorder.tape
-        by_layers, _ = self._log.peak("input", "array", "scratch")
+        by_layers = self._by_layers
         # Arrays without values have few resident pages.
         recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
         with no_collections():
             made = self._compiler.at(level)
-        memory = self._memory(made)
-        work = sum(work_of(call, tape.tokens) for call in made.calls if call.function is not None)
-        objects = self._calls(made) * CALL_BYTES // self._turns
+        calls = self._calls(made)
+        memory = self._memory(made, calls)
+        known = self._work
+        work = sum(
+            known[id(call)] if id(call) in known else work_of(call, tape.tokens)
+            for call in made.calls
+            if call.function is not None
+        )
+        objects = calls * CALL_BYTES // self._turns
         # As plain tuples, which are packed in half the time.
         kernels, buffers = [*map(tuple, made.kernels)], [*map(tuple, made.buffers)]
         report = kernels, buffers, made.layout, made.kept_bytes, self._recorder.undo_bytes
@@ -323,13 +330,26 @@ class Rehearsal:
         there = self._on_host
         return PlannedStep(memory, work, by_layers, recording * there, objects * there, packed)
 
+    @cached_property
+    def _by_layers(self) -> int:
+        """The peak of the step by the layers."""
+        return self._log.peak("input", "array", "scratch")[0]
+
+    @cached_property
+    def _work(self) -> dict[int, int]:
+        """The work of the calls without recomputation, by their ids: most levels have them too."""
+        tokens = self._recorder.tape.tokens
+        return {id(call): work_of(call, tokens) for call in self._compiler.kept.calls}
+
     def _calls(self, recording: Recording) -> int:
         """The number of calls of all programs: earlier ones have no update."""
-        calls = sum(map(_objects, recording.calls))
-        walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
+        calls = _objects(recording.calls)
+        walked = calls
+        if self._turns > 1:
+            walked = _objects([call for call in recording.calls if call.phase != "update"])
         return round(calls + (self._turns - 1) * walked // self._walks)
 
-    def _memory(self, recording: Recording) -> PeakMemory:
+    def _memory(self, recording: Recording, calls: int) -> PeakMemory:
         """The memory of all programs, the last one ``recording``: they share arena and plans."""
         recorder, tape = self._recorder, self._recorder.tape
         floats = [value for param, value in recorder.params if param.name not in recorder.held]
@@ -353,7 +373,7 @@ class Rehearsal:
             # Python's objects are not in a device's memory.
             bindings = len(recording.bound)
             executions = bindings + (self._turns - 1) * bindings // self._walks
-            program = self._calls(recording) * CALL_BYTES + executions * EXECUTION_BYTES
+            program = calls * CALL_BYTES + executions * EXECUTION_BYTES
         plans, wide = len(recording.recipes), recording.is_wide
         arena, first, compiled = _arena_bytes(recording, tape.tokens), 0, recording.is_compiled
         if not self._at_once:
@@ -432,6 +452,7 @@ def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
     return resident_bytes(union(parts), layout.nbytes)
 
 
-def _objects(call: Call) -> float:
-    """The number of calls whose memory ``call`` takes: 0.6 for each one in a lane."""
-    return 0.6 * call.parts if call.name == "lanes" else float(call.parts)
+def _objects(calls: Sequence[Call]) -> float:
+    """The number of calls whose memory ``calls`` take: 0.6 for each one in a lane."""
+    lanes = sum([call.parts for call in calls if call.name == "lanes"])
+    return sum([call.parts for call in calls]) - 0.4 * lanes

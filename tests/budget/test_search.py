@@ -1,5 +1,6 @@
 """Plans within budgets: what is chosen, and what is refused with the smallest that can be kept."""
 
+import gc
 import inspect
 import random
 import re
@@ -13,7 +14,7 @@ import singanet
 from singanet import functional as F
 from singanet import layers as nn
 from singanet.base.kinds import bytes_text, checked_bytes
-from singanet.budget.search import MEASURES, not_in_parts
+from singanet.budget.search import MEASURES, _Search, not_in_parts
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Input
 from singanet.loss import InfoNCE, MultiLoss, SoftmaxCrossEntropy, SquaredError, from_function
@@ -51,6 +52,24 @@ def image_net(width=8, norm=False, user=False, seed=0):
 
 def least_of(error):
     return int(re.search(r"at least ([\d,]+) bytes", str(error)).group(1).replace(",", ""))
+
+
+def test_a_search_collects_garbage_between_rehearsals_alone(monkeypatch):
+    run, found = _Search.run, []
+
+    def counted(*given):
+        def count(phase, info):
+            found.append(info["generation"])
+
+        gc.callbacks.append(count)
+        try:
+            return run(*given)
+        finally:
+            gc.callbacks.remove(count)
+
+    monkeypatch.setattr(_Search, "run", counted)
+    image_net().plan(2, SGD(lr=0.1))
+    assert {*found} == {2}
 
 
 @settings(max_examples=6, deadline=None)

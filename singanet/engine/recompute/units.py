@@ -79,6 +79,9 @@ class Units:
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
 
+        # One object each: orders have many of them.
+        self.forwards = [UnitOp("forward", k) for k in range(len(self.units))]
+        self.backwards = [UnitOp("backward", k) for k in range(len(self.units))]
         # How many values, and how many bytes, go on from before each unit to it or later ones.
         self.crossing = self._crossing()
 
@@ -114,11 +117,7 @@ class Units:
 
     def kept(self) -> list[UnitOp]:
         """The step in which no unit runs again."""
-        count = range(len(self.units))
-        return [
-            *(UnitOp("forward", k) for k in count),
-            *(UnitOp("backward", k) for k in reversed(count)),
-        ]
+        return [*self.forwards, *reversed(self.backwards)]
 
     def time(self, ops: Iterable[UnitOp]) -> float:
         """The time of all forwards."""
@@ -186,16 +185,16 @@ class Units:
                     continue
                 needed.add(maker)
                 todo += self.units[maker].reads
-            ops += [UnitOp("forward", k) for k in sorted(needed)]
+            ops += [self.forwards[k] for k in sorted(needed)]
             made.update(value for k in needed for value in self.units[k].makes)
-            ops.append(UnitOp("backward", at))
+            ops.append(self.backwards[at])
         return ops
 
 
 def dropped_alone(units: Units, dropped: Collection[int]) -> list[UnitOp]:
     """The step in which ``dropped`` units run again when their values are needed."""
     every = range(len(units))
-    return [*(UnitOp("forward", k) for k in every), *units.dropping(dropped, every, ())]
+    return [*units.forwards, *units.dropping(dropped, every, ())]
 
 
 def forced(units: Units) -> set[int]:
@@ -488,9 +487,8 @@ class _Chain:
                 ops += self.stages[stage].options[chosen[stage]].again(inside.start)
                 continue
             chosen[stage] = option
-            ops += [
-                UnitOp("forward", k) for k in inside if k not in run or self.units.units[k].again
-            ]
+            forwards, units = self.units.forwards, self.units.units
+            ops += [forwards[k] for k in inside if k not in run or units[k].again]
             run.update(inside)
         return ops
 
@@ -596,7 +594,7 @@ def _stage(units: Units, first: int, last: int, bits: int) -> ChainStage:
     for dropped in _choices(units, inside, out, bits):
         ops = units.dropping(dropped, inside, out)
         options.append(_option(units, inside, out, ops, passing - units.bytes_of(out)))
-    sweep = max(units.live([UnitOp("forward", k) for k in inside], (), out), default=0)
+    sweep = max(units.live(units.forwards[inside.start : inside.stop], (), out), default=0)
     time = sum(units.units[k].time for k in inside)
     return ChainStage(time, passing, sweep, _undominated(options))
 
@@ -641,7 +639,7 @@ def _option(
             remade |= unit.makes
     return Option(
         units.bytes_of(saved) + passing,
-        max(units.live([UnitOp("forward", k) for k in inside], (), saved), default=0) + passing,
+        max(units.live(units.forwards[inside.start : inside.stop], (), saved), default=0) + passing,
         max(units.live(ops, saved)),
         units.time(ops),
         _Again(ops, inside.start),
