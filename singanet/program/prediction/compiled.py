@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.described import with_inner
-from singanet.base.heap import lasting
+from singanet.base.heap import lasting, trim
 from singanet.base.kinds import bytes_text
 from singanet.engine.adapting import merge_constants
 from singanet.engine.backward import arrays_in, root_of
@@ -394,6 +394,7 @@ class CompiledNet:
             except NotRecordableError as error:
                 mine.refused[key] = str(error)
                 return None
+        trim()
         mine.known[key] = program
         if len(mine.known) > CAPACITY:
             mine.known.popitem(last=False)

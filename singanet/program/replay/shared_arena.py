@@ -39,8 +39,10 @@ class SharedArena:
             arena = None
         if arena is None or len(arena) < size:
             let_go()
-            arena = None
-            trim()
+            if arena is not None:
+                # A recording has freed its own memory.
+                arena = None
+                trim()
             with small_pages() if holes else nullcontext():
                 arena = made(size)
         return arena

@@ -14,6 +14,7 @@ from singanet.layers import Activation, Dense, Dropout, Layer, Split
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 from singanet.program.replay import replay as recorded
+from singanet.program.replay import shared_arena
 from singanet.program.replay.shared_arena import LONGEST, WORTH, SharedArena, WarmUpPolicy
 from tests.kit.threads import in_threads
 from tests.program.program_case import IMAGES, image_net, sgd, vectors
@@ -209,13 +210,17 @@ class Program:
         self.forgotten += 1
 
 
-def test_it_grows_and_then_stays():
+def test_it_grows_and_then_stays(monkeypatch):
+    trims = []
+    monkeypatch.setattr(shared_arena, "trim", lambda: trims.append(None))
     arena, program = SharedArena(), Program()
     small = arena.take(100, program.forget)
     arena.give_back(small)
     large = arena.take(1000, program.forget)
     assert len(large) >= 1000
     assert program.forgotten == 2
+    # A recording has given its own memory back.
+    assert len(trims) == 1
     arena.give_back(large)
     assert arena.take(10, program.forget) is large
     assert program.forgotten == 2
