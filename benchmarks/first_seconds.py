@@ -5,7 +5,8 @@ disk and leaves bytecode. The first step is singanet's by the layers; at the sec
 step, plans its memory and replays it, and that is in the second figure. Rivals: PyTorch (eager)
 where there is a twin, and Keras on the backends that its interpreter has, which compile at their
 first step on TensorFlow and JAX. A last row is singanet's very first use on a processor, which
-measures how fast that is.
+measures how fast that is. Before it, unless rows are named, the table of `first_waits.py`: import,
+a first fit, files of other libraries and a first predictor.
 
     python benchmarks/first_seconds.py --keras-python VENV/bin/python
     python benchmarks/first_seconds.py --rows mlp,lenet:32 --rounds 5 --clock cpu
@@ -24,6 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import first_waits
 from keras_twins import NAMES as IN_KERAS
 from keras_vs_singanet import THREADS
 from report import introduction, publish, spread, table
@@ -186,6 +188,8 @@ WARM: set[str] = set()
 def main() -> None:
     """Print and keep the tables."""
     given = options()
+    if not given.rows:
+        first_waits.main([f"--threads={given.threads}", f"--clock={given.clock}"])
     env = environment(given)
     there = backends(given.keras_python, env) if given.rivals == "all" else []
     missing = [name for name in BACKENDS if name not in there]

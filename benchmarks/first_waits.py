@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,14 +240,14 @@ def rows(part: str, rounds: int, folder: Path, wall: bool, env: dict[str, str]) 
     return made
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Print and keep the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="words of parts; else all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="cpu")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     env = {**os.environ, **dict.fromkeys(THREADS, str(given.threads)), "KERAS_BACKEND": "torch"}
     # Bytecode is kept, as where packages are installed the usual way.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -272,4 +272,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         print(json.dumps(child(sys.argv[2], sys.argv[3], Path(sys.argv[4]))))
     else:
-        main()
+        main(sys.argv[1:])

@@ -169,7 +169,8 @@ def _(n: int) -> Run:
     return lambda: net.predictor()(x)
 
 
-@series("layers: optimizer state out and in", 250)
+# Fewer parameters are in the caches of the processor.
+@series("layers: optimizer state out and in", 1000)
 def _(n: int) -> Run:
     net, x, rule = chain(n), batch(), Adam(0.01)
     net.step(x, x, rule)
@@ -231,7 +232,8 @@ def _(n: int) -> Run:
     return stepped(net, x, np.zeros((4, n, 32), np.float32))
 
 
-@series("steps: attention", 256, 2.0, 1.0)
+# Shorter ones are not computed in blocks.
+@series("steps: attention", 512, 2.0, 1.0)
 def _(n: int) -> Run:
     net = singanet.FeedForwardNet([MultiHeadAttention("a", 2, 32)], loss=SquaredError(), seed=0)
     x = RNG.standard_normal((2, n, 32)).astype(np.float32)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -34,6 +33,9 @@ from singanet.errors import (
     one_of,
 )
 from singanet.types import Array, Shape, StandIn
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 MAX_ARRAYS = 100_000
 """The maximum number of arrays: more than any net has, and a bound for hostile files."""
@@ -392,6 +394,9 @@ class ChecksumThread:
             checksum.update(data)
             return
         if self._pool is None:
+            # A local import: small files need no thread, and it imports logging.
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(1, "checksum")
         self._last = self._pool.submit(checksum.update, data)
 
