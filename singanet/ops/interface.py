@@ -19,6 +19,7 @@ from singanet.ops.window import (
 from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # a dense layer would import it otherwise
+    from singanet.ops.compiled.calls import Jobs
     from singanet.ops.narrow import NarrowMatrix
     from singanet.ops.window import Attended, Attention
 
@@ -158,6 +159,9 @@ class Ops(Protocol):
 
         The parts gain only from calls that release the interpreter's lock.
         """
+
+    def jobs(self) -> Jobs | None:
+        """Return the maker of jobs, which threads share without Python; None if there is none."""
 
     def settings(self) -> Hashable:
         """Return the settings that select kernels besides the arrays, as a key for programs."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.calls import compiled_call
+from singanet.ops.compiled.calls import Divided, compiled_call
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -255,11 +255,13 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     given = *case.places, address(x), address(out), *case.numbers
     shared = case.size >= _SHARED
     threads, side_by_side = ops.team() if shared else (1, None)
-    every = cuts(case.panels, threads)
-    calls = [compiled_call(case.function, (*given, *cut), not shared) for cut in every]
-    if side_by_side is None or len(calls) == 1:
-        return calls[0]
-    return partial(side_by_side, [[call] for call in calls])
+    whole = compiled_call(case.function, (*given, 0, case.panels), not shared, case.size)
+    own = whole.parts(threads)
+    if side_by_side is None or len(own) == 1:
+        return whole
+    made = Divided(side_by_side, [[part] for part in own])
+    made.whole = whole
+    return made
 
 
 def _one_by_one(calls: list[Callable[[], object]]) -> None:

@@ -843,3 +843,29 @@ def test_joined_calls_are_made_in_their_order(ops):
         call()
     assert found == [3]
     assert x[0, 0] == 7
+
+
+@pytest.mark.parametrize("come", [(0,), (1,), (0, 1)])
+def test_threads_share_joined_calls_to_the_same_bits(ops, come):
+    """Products are cut although each is short, and a thread that never comes holds up no other."""
+    ops.few = True
+    x, first, second = draw(2, 320), draw(320, 512, seed=1), draw(512, 320, seed=2) * 1e-5
+    y, z = np.empty((2, 512), np.float32), np.empty((2, 320), np.float32)
+    more = ops.arithmetic(np.add, z.shape, "each")
+    calls = []
+    for a, b, out in ((x, first, y), (y, second, z)):
+        plan = ops.runtime().plan(few._few_product, (len(a), *b.shape, False), 0)
+        calls.append(plan.bound([each.ctypes.data for each in (b, out, a)], 0))
+    calls.append(more.bound([each.ctypes.data for each in (x, x, z)], 0))
+    start, found, threads = x.copy(), [], Threads(come)
+    for jobs in (None, threads.jobs()):
+        x[...] = start
+        (made,) = calls_of_c.joined(chained(calls), jobs)
+        assert (made.stages is not None) if jobs else isinstance(made, calls_of_c.Chain)
+        for _ in range(50):
+            made()
+        found.append(x.copy())
+    np.testing.assert_array_equal(*found)
+    x[...] = start
+    made()
+    np.testing.assert_allclose(x, start + start @ first @ second, rtol=1e-4, atol=1e-5)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.heap import address
+from singanet.ops.workers import cuts
 from singanet.types import Array, Work
 
 if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
+_LEAST = 1 << 16
+"""Bytes that a call reads, from which threads share it: two microseconds, ten hand-overs."""
 _LINE = 64
 """Bytes that a core's cache reads and writes together."""
 
@@ -22,16 +26,34 @@ Record = tuple[int, int, int, int, int, int]
 """The address of a function of C, the bits of its result that mean a failure, four arguments."""
 
 
+Stages = Sequence[Sequence[Sequence[Work]]]
+"""The parts of stages that follow each other; the parts of one are independent, each some calls."""
+
+
 class NativeCall(partial[object]):
     """A call of a function of C from Python, and the ``record`` by which C makes it.
 
     A ``brief`` call does not release Python's lock. ``failed`` raises the error of a result.
-    ``given`` are the arguments of a compiled function, which may change between calls.
+    ``given`` are the arguments of a compiled function, which may change between calls. If it
+    ``reads`` that many bytes, the last two are a range that may be cut. ``stages`` are the calls of
+    a job.
     """
 
     record: Record
     brief: bool
     given: ctypes.Array[ctypes.c_int64]
+    reads: int = 0
+    stages: Stages | None = None
+    cut: Callable[[int, int], NativeCall]
+
+    def parts(self, count: int) -> list[NativeCall]:
+        """Return ``count`` calls of parts of the range, or the call itself if it reads little."""
+        if self.reads < _LEAST:
+            return [self]
+        start, stop = self.given[-2:]
+        ranges = cuts(stop - start, min(count, stop - start))
+        return [self.cut(start + first, start + last) for first, last in ranges]
+
     failed: Callable[[int], object] | None = None
 
 
@@ -46,32 +68,64 @@ class Look(partial[object]):
     """A call that looks for other processes on the cores; once in a chain is enough."""
 
 
-def compiled_call(function: CompiledFunction, given: Sequence[int], brief: bool) -> NativeCall:
-    """Return the call of a compiled function with the arguments ``given``."""
+class Divided(partial[object]):
+    """A call that hands parts of the call ``whole`` to threads."""
+
+    whole: NativeCall
+
+
+def compiled_call(
+    function: CompiledFunction, given: Sequence[int], brief: bool, reads: int = 0
+) -> NativeCall:
+    """Return the call of a compiled function with the arguments ``given``, see `NativeCall`."""
     array = (ctypes.c_int64 * len(given))(*given)
     place = ctypes.addressof(array)
     made = NativeCall(function.briefly if brief else function.at_length, ctypes.c_void_p(place))
     made.record, made.brief = (function.bound, 0, place, 0, 0, 0), brief
     # The memory lives as long as the call.
-    made.given = array
+    made.given, made.reads = array, reads
+    made.cut = lambda *part: compiled_call(function, [*made.given[:-2], *part], brief)
     return made
 
 
-def joined(calls: Iterable[Work]) -> list[Work]:
-    """Return ``calls`` with those in a row that C can make as one `Chain`."""
+def joined(calls: Iterable[Work], jobs: Jobs | None = None) -> list[Work]:
+    """Return ``calls`` with those in a row that C can make as one `Chain`, or as one of ``jobs``.
+
+    In a job, threads share also calls that are too short to hand over one by one.
+    """
     made: list[Work] = []
     row: list[Any] = []
     for call in calls:
-        if isinstance(call, (NativeCall, ThreadCount, Look)):
+        if isinstance(call, Divided) and jobs is not None:
+            row.append(call.whole)
+        elif isinstance(call, (NativeCall, ThreadCount, Look)):
             row.append(call)
         else:
-            made += [*_joined(row), call]
+            made += [*_joined(row, jobs), call]
             row = []
-    return [*made, *_joined(row)]
+    return [*made, *_joined(row, jobs)]
 
 
-def _joined(row: list[Any]) -> list[Work]:
-    return row if sum(isinstance(call, NativeCall) for call in row) < 2 else [Chain(row)]
+def _joined(row: list[Any], jobs: Jobs | None) -> list[Work]:
+    natives = [call for call in row if isinstance(call, NativeCall)]
+    if jobs is not None and not any(isinstance(call, ThreadCount) for call in row):
+        stages = [stage for call in natives for stage in _stages(call, jobs.threads)]
+        if any(len(stage) > 1 for stage in stages):
+            return jobs.share(_merged(stages), all(call.brief for call in natives))
+    return row if len(natives) < 2 else [Chain(row)]
+
+
+def _stages(call: NativeCall, threads: int) -> Stages:
+    return [[[part] for part in call.parts(threads)]] if call.stages is None else call.stages
+
+
+def _merged(stages: Stages) -> Stages:
+    """Return the stages; those of one part that follow each other become one."""
+    made: list[Sequence[Sequence[Work]]] = []
+    for alone, group in groupby(stages, key=lambda stage: len(stage) == 1):
+        some = [*group]
+        made += [[[call for (part,) in some for call in part]]] if alone else some
+    return made
 
 
 class Chain:
@@ -125,7 +179,7 @@ class Jobs:
         self._busy = busy
         self.look = None if look is None else Look(look)
 
-    def share(self, stages: Sequence[Sequence[Sequence[Work]]], brief: bool) -> list[Work]:
+    def share(self, stages: Stages, brief: bool) -> list[Work]:
         """Return the calls that run ``stages``; all parts of a stage end before the next begins."""
         from singanet.ops.compiled.chain import CALL, HEADER, LINE
 
@@ -153,7 +207,8 @@ class Jobs:
             parts, lines = parts + count, lines + 1 + count
         share = _function("share")
         made = compiled_call(share, (address(job),), brief)
-        made.__dict__["kept"] = stages, records, table, flags, job, self._busy
+        made.stages = stages
+        made.__dict__["kept"] = records, table, flags, job, self._busy
         return [made] if self.look is None else [self.look, made]
 
 

@@ -84,7 +84,8 @@ def _few_product(
     parts = outputs if transposed else vectors // together if together else vectors + 1
     stages = shared((inputs, outputs), (parts,), crew.threads)
     function = _few_function(rows, transposed, together)
-    return CompiledPlan(crew, function, stages, reads=(0, 2), writes=(1,))
+    reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
+    return CompiledPlan(crew, function, stages, reads, writes, divides=divides)
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.base.kinds import PAGE
 from singanet.ops import workers
-from singanet.ops.compiled.calls import compiled_call
+from singanet.ops.compiled.calls import NativeCall, compiled_call
 from singanet.ops.threads import changes
 from singanet.types import Array, Parts, Shape, Work
 
@@ -217,7 +217,10 @@ class CompiledPlan:
         reads: tuple[int, ...],
         writes: tuple[int, ...],
         scratch: int = 0,
+        divides: int = 0,
     ) -> None:
+        # The bytes that calls read whose last two arguments are a range.
+        self._divides = divides if len(stages) == len(stages[0]) == 1 else 0
         self._function, self._brief = function, crew.brief
         self._stages, self._crew = stages, crew
         self.threads = max(map(len, stages))
@@ -230,10 +233,12 @@ class CompiledPlan:
     def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
         given = (*addresses, scratch) if self.scratch else tuple(addresses)
         stages: list[Stage] = [
-            [[compiled_call(self._function, (*given, *numbers), self._brief)] for numbers in stage]
-            for stage in self._stages
+            [[self._call((*given, *numbers))] for numbers in stage] for stage in self._stages
         ]
         return CompiledCalls(stages, self._crew)
+
+    def _call(self, given: tuple[int, ...]) -> NativeCall:
+        return compiled_call(self._function, given, self._brief, self._divides)
 
 
 class CompiledCalls:

@@ -10,6 +10,7 @@ import numpy as np
 from singanet.ops import workers
 from singanet.ops.blas import product
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import Jobs
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import lift
 from singanet.ops.narrow_products import prepared
@@ -98,6 +99,9 @@ class NumpyOps:
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:
         return default_threads(), workers.side_by_side
+
+    def jobs(self) -> Jobs | None:
+        return None
 
     def settings(self) -> Hashable:
         """Return the number of changes of the thread count."""

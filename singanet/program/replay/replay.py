@@ -17,6 +17,7 @@ from singanet.base.heap import trim
 from singanet.base.processes import had_ended, interrupted_after
 from singanet.base.tracebacks import users_level
 from singanet.engine.step import Before
+from singanet.ops import cpu_ops
 from singanet.ops.compiled.calls import joined
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -95,7 +96,7 @@ class Bound:
             calls = [*self.feed.calls]
             self._read = (
                 [c for c in calls if getattr(c, "begin", None) and c.after],
-                joined(chained(calls)),
+                joined(chained(calls), cpu_ops().jobs()),
             )
         begins, calls = self._read
         for call in begins:
