@@ -26,8 +26,8 @@ from singanet.ops.kernel import (
 from singanet.ops.onednn import OneDnnOps
 
 SURROUNDINGS = {
-    "as_one", "lanes", "jobs", "team", "settings", "remarks", "trim", "pass_on_nan", "prepared_held",
-    "has_sweep", "multiplier", "sweep", "further_attention", "arithmetic",
+    "as_one", "lanes", "jobs", "team", "settings", "remarks", "trim", "pass_on_nan",
+    "prepared_held", "has_sweep", "multiplier", "sweep", "further_attention", "arithmetic",
 }  # fmt: skip
 """Methods of a backend that are not kernels."""
 

@@ -798,12 +798,20 @@ def test_nets_with_layers_and_callbacks_of_users_train_as_with_numpys_kernels(mo
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("outputs", [256, 288, 528, 250])
-def test_products_of_a_decoder_by_one_loop_over_a_matrix(ops, rows, outputs, monkeypatch):
+@pytest.mark.parametrize(
+    ("rows", "outputs", "transposed"),
+    [
+        *[(rows, outputs, False) for rows in (1, 3) for outputs in (256, 288, 528, 250)],
+        *[(rows, outputs, False) for rows in (5, 16) for outputs in (256, 1024)],
+        *[(rows, outputs, True) for rows in (2, 7, 16) for outputs in (256, 259)],
+    ],
+)
+def test_products_of_a_decoder(ops, rows, outputs, transposed, monkeypatch):
     """Lines of groups of vectors, of pairs, of single ones and of a rest; cut to the same bits."""
     ops.few = True
-    x, weight = draw(rows, 300), draw(300, outputs, seed=1)
+    x, weight = draw(rows, 304), draw(304, outputs, seed=1)
+    if transposed:
+        weight = np.asfortranarray(weight)
     found = []
     for count in (1, 2, 3):
         monkeypatch.setattr(ops.runtime(), "threads", count)

@@ -188,11 +188,11 @@ class Code:
             # A read prefetch, into all caches, of data.
             self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
 
-    def call(self, function: Value, argument: Value) -> None:
-        """Call the function at an address, of one pointer, with the address ``argument``."""
-        kind = ir.PointerType(ir.FunctionType(ir.VoidType(), [_BYTES]))
-        at = self._at
-        at.call(at.inttoptr(function, kind), [at.inttoptr(argument, _BYTES)])
+    def bring(self, pointer: Value, offset: Value, size: int) -> None:
+        """Prefetch ``size`` bytes into the second cache, beside arithmetic on earlier ones."""
+        for line in range(0, size, _LINE):
+            place = self._at.gep(pointer, [self.sum(offset, line)])
+            self._at.call(self._fetch, [place, _INT(0), _INT(2), _INT(1)])
 
     def long(self, pointer: Value, offset: Value) -> Value:
         """Load a long integer."""

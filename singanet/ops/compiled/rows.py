@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import reduce
 
 from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import FLOAT, LANES
+from singanet.ops.compiled.sizes import FLOAT, LANES, OUTPUTS
+from singanet.ops.narrow import PANEL
+from singanet.ops.workers import cuts
 
 _VECTOR = FLOAT * LANES
 _CHAINS = 4
@@ -130,3 +132,82 @@ def _along(
         )
         sums[0] = code.add_product(sums[0], one, other)
     return code.total(reduce(code.add, sums.values()))
+
+
+_ROWS = 6
+"""Rows whose sums of a panel stay in registers."""
+
+
+def _groups(rows: int) -> list[range]:
+    """Return ranges of at most `_ROWS` rows, of about equal size."""
+    return [range(*cut) for cut in cuts(rows, -(-rows // _ROWS))]
+
+
+def panels_product(rows: int) -> Code:
+    """Write a function that multiplies ``rows`` rows by a matrix of whole panels, in C order.
+
+    Its pointers: matrix, products, rows. Its integers: inputs, outputs, the lines of a block that
+    stays in the second cache, and the range of panels. The next block is read beside the arithmetic
+    on one.
+    """
+    code = Code(f"panels_{rows}", pointers=3, numbers=5)
+    matrix, y, x, inputs, outputs, lines, first, last = code.arguments
+    across, vectors = code.times(outputs, FLOAT), range(PANEL // LANES)
+    with code.each(0, code.whole(code.sum(inputs, lines, -1), lines)) as block:
+        start = code.times(block, lines)
+        stop = code.lesser(code.sum(start, lines), inputs)
+        with code.each(first, last) as panel:
+            column = code.times(panel, PANEL * FLOAT)
+            for group in _groups(rows):
+                places = {
+                    (row, v): code.sum(code.times(across, row), column, _VECTOR * v)
+                    for row in group
+                    for v in vectors
+                }
+                sums = {
+                    key: code.if_first(block, code.number(0.0), code.floats(y, place))
+                    for key, place in places.items()
+                }
+                with code.each(start, stop, kept=sums) as line:
+                    at = code.sum(code.times(line, across), column)
+                    if not group.start:
+                        following = code.sum(at, code.times(lines, across))
+                        code.bring(matrix, following, PANEL * FLOAT)
+                    some = [code.floats(matrix, code.sum(at, _VECTOR * v)) for v in vectors]
+                    for row in group:
+                        place = code.times(code.sum(code.times(inputs, row), line), FLOAT)
+                        factor = code.all_of(x, place)
+                        for v, numbers in enumerate(some):
+                            sums[row, v] = code.add_product(sums[row, v], factor, numbers)
+                for key, place in places.items():
+                    code.store(sums[key], y, place)
+    return code
+
+
+def transposed_product(rows: int) -> Code:
+    """Write a function that multiplies ``rows`` rows by a matrix (outputs, inputs) in C order.
+
+    Its pointers: matrix, products, rows. Its integers: inputs, a multiple of `LANES`, outputs, and
+    the range of fours of outputs; of a number that is no multiple the last four overlap others.
+    """
+    code = Code(f"transposed_{rows}", pointers=3, numbers=4)
+    matrix, y, x, inputs, outputs, first, last = code.arguments
+    size, some = code.times(inputs, FLOAT), range(OUTPUTS)
+    with code.each(first, last) as four:
+        output = code.lesser(code.times(four, OUTPUTS), code.less(outputs, OUTPUTS))
+        for group in _groups(rows):
+            sums = {(row, k): code.number(0.0) for row in group for k in some}
+            with code.each(0, size, _VECTOR, sums) as at:
+                starts = [code.sum(code.times(code.sum(output, k), size), at) for k in some]
+                numbers = [code.floats(matrix, start) for start in starts]
+                if not group.start:
+                    for start in starts:
+                        code.bring(matrix, code.sum(start, code.times(size, OUTPUTS)), _VECTOR)
+                for row in group:
+                    one = code.floats(x, code.sum(code.times(size, row), at))
+                    for k, other in enumerate(numbers):
+                        sums[row, k] = code.add_product(sums[row, k], one, other)
+            for (row, k), each in sums.items():
+                place = code.times(code.sum(code.times(outputs, row), output, k), FLOAT)
+                code.store_some(code.total(each), y, place, code.first(1))
+    return code

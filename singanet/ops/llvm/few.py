@@ -15,11 +15,11 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.calls import NativeCall, compiled_call
-from singanet.ops.compiled.sizes import LANES, TOGETHER
+from singanet.ops.compiled.sizes import LANES, OUTPUTS, TOGETHER
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
-from singanet.ops.narrow import NarrowMatrix
+from singanet.ops.narrow import PANEL, NarrowMatrix
 from singanet.ops.window import Attention
 from singanet.types import Array, Shape
 
@@ -34,8 +34,10 @@ def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-_FEW = 4
-"""Rows up to which the time goes into reading the matrix."""
+_FEW, _SOME = 4, 16
+"""Rows up to which the time goes into reading the matrix, and up to which it hides arithmetic."""
+_BLOCK = 1 << 17
+"""Bytes of a matrix that stay in the second cache."""
 _READ_LEAST = 1 << 16
 """Elements of a matrix from which its reading takes longer than a call."""
 _LINE = 1 << 13
@@ -51,16 +53,22 @@ def _few_fit(
         and not isinstance(weight, NarrowMatrix)
         and weight.size >= _READ_LEAST
         and x.ndim == weight.ndim == 2
-        and 0 < len(x) <= _FEW
+        and 0 < len(x) <= _SOME
         and x.shape[1] == len(weight)
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
-        and (
-            weight.flags.f_contiguous
-            or (weight.flags.c_contiguous and len(x) * weight.shape[1] <= _LINE)
-        )
+        and _orders_fit(len(x), weight)
         and (out is None or (out.flags.c_contiguous and out.shape == (len(x), weight.shape[1])))
         and has_compiler()
+    )
+
+
+def _orders_fit(rows: int, weight: Array) -> bool:
+    inputs, outputs = weight.shape
+    if weight.flags.c_contiguous:
+        return rows * outputs <= _LINE if rows <= _FEW else outputs % PANEL == 0
+    return weight.flags.f_contiguous and (
+        rows <= _FEW or (inputs % LANES == 0 and outputs >= OUTPUTS)
     )
 
 
@@ -79,6 +87,8 @@ def _few_product(
     crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
 ) -> CompiledPlan:
     """Operands: the matrix, the products, the rows."""
+    if rows > _FEW:
+        return _some_product(crew, rows, inputs, outputs, transposed)
     vectors, rest = divmod(outputs, LANES)
     together = 0 if transposed or rest else next(k for k in TOGETHER if vectors % k == 0)
     parts = outputs if transposed else vectors // together if together else vectors + 1
@@ -86,6 +96,26 @@ def _few_product(
     function = _few_function(rows, transposed, together)
     reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
     return CompiledPlan(crew, function, stages, reads, writes, divides=divides)
+
+
+def _some_product(
+    crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
+) -> CompiledPlan:
+    parts = -(-outputs // OUTPUTS) if transposed else outputs // PANEL
+    lines = max(1, _BLOCK // (_F32.itemsize * outputs))
+    numbers = (inputs, outputs) if transposed else (inputs, outputs, lines)
+    stages = shared(numbers, (parts,), crew.threads)
+    function = _some_function("transposed_product" if transposed else "panels_product", rows)
+    reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
+    return CompiledPlan(crew, function, stages, reads, writes, divides=divides)
+
+
+@cache
+def _some_function(name: str, rows: int) -> CompiledFunction:
+    from singanet.ops.compiled import engine
+    from singanet.ops.compiled import rows as of_rows
+
+    return engine.known(getattr(of_rows, name), rows)
 
 
 @cache
