@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from singanet.base.arguments import Budget, own_errors
-from singanet.base.heap import lasting
 from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
@@ -298,9 +297,7 @@ def build(
     own = {id(param) for param in _params(net)}
     for param, array in sheet.fills:
         if id(param) in own:
-            held = lasting(array.shape, net.dtype)
-            held[...] = array
-            param.retype(net.device.put(held))
+            param.retype(net.device.put(np.array(array, net.dtype, order="C")))
     for layer in sheet.frozen:
         layer.trainable = False
     for fixed in sheet.fixed:

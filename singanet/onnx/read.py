@@ -20,7 +20,6 @@ from singanet.base.arguments import Budget, checked_shape, own_errors
 from singanet.base.files import path_of
 from singanet.base.heap import LARGE
 from singanet.base.kinds import ONNX, kind_of_stream
-from singanet.checkpoint.entry import read_exactly
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
 from singanet.layers.symbol import Symbol
@@ -189,17 +188,16 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
         size = os.fstat(stream.fileno()).st_size
         if size > _LARGEST:
             raise broken(where, f"at most {_LARGEST} bytes", f"{size}")
-        # NumPy asks for large pages: with small ones the system takes three times as long.
-        data = np.empty(size, np.uint8)
-        read_exactly(stream, data.data, where)
-    budget = Budget(max(size, (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
+        # No array: NumPy asks for large pages, which take long to make for memory of a moment.
+        data = memoryview(stream.read())
+    budget = Budget(max(len(data), (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
     try:
-        if not size:
+        if not data:
             raise DecodeError("an empty file")
-        walk = _MessageWalk(data.data, budget, where)
+        walk = _MessageWalk(data, budget, where)
         model = ModelProto.FromString(walk.without_arrays())
     except (DecodeError, UnicodeError, IndexError) as error:
-        kind = kind_of_stream(io.BytesIO(data.data))
+        kind = kind_of_stream(io.BytesIO(data))
         received, advice = (str(error)[:100], "") if kind is ONNX else (kind.name, kind.advice)
         raise broken(where, "an ONNX model", received, advice) from None
     with own_errors(lambda expected, received: broken(where, expected, received), "an ONNX model"):

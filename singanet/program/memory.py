@@ -324,7 +324,8 @@ class Rehearsal:
         )
         objects = calls * CALL_BYTES // self._turns
         # As plain tuples, which are packed in half the time.
-        kernels, buffers = [*map(tuple, made.kernels)], [*map(tuple, made.buffers)]
+        kernels = [tuple(kernel) for kernel in made.kernels]
+        buffers = [tuple(buffer) for buffer in made.buffers]
         report = kernels, buffers, made.layout, made.kept_bytes, self._recorder.undo_bytes
         packed = zlib.compress(pickle.dumps(report), 1)
         there = self._on_host

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.described import with_inner
-from singanet.base.heap import lasting, trim
+from singanet.base.heap import trim
 from singanet.base.kinds import bytes_text
 from singanet.engine.adapting import merge_constants
 from singanet.engine.backward import arrays_in, root_of
@@ -165,7 +165,8 @@ def _copied(
         for param in step.layer.params.values():
             key = id(param.root)
             if key not in made:
-                made[key] = constant(param.name, param.shape, _own(param, host))
+                array = np.array(host(param.peek())) if param.filled else None
+                made[key] = constant(param.name, param.shape, array)
             memo[id(param)], memo[key] = made[key], made[key].root
     layers = []
     for step in plan.steps:
@@ -181,16 +182,6 @@ def _copied(
         step.layer = layer
     merge_constants(layers)
     return plan.of_steps(steps), loss
-
-
-def _own(param: Param, host: Callable[[Array], Array]) -> Array | None:
-    """A copy of the array of ``param`` on the host; None without values."""
-    if not param.filled:
-        return None
-    array = host(param.peek())
-    own = lasting(array.shape, array.dtype)
-    own[...] = array
-    return own
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.heap import address, lasting
+from singanet.base.heap import address
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import root_of
 from singanet.engine.fusion import FUSIONS, Fusion, fusions_of, is_relu, rewritten
@@ -391,7 +391,7 @@ def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
     shift = values.get("beta", 0.0) - values["mean"] * scale
     weight = given["weight"].value
-    folded = lasting(weight.shape, weight.dtype)
+    folded = np.empty_like(weight)
     np.multiply(weight, scale[:, None], out=folded, casting="same_kind")
     bias = given["bias"].value * scale + shift if "bias" in given else shift
     made["weight"].retype(folded)
@@ -537,7 +537,7 @@ class _ConstantMemory:
 
 def _aligned(nbytes: int) -> Array:
     # Zeros, since calls may not write the padding.
-    raw = lasting((nbytes + ALIGNMENT,), np.uint8)
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -address(raw) % ALIGNMENT
     # An array of the aligned part, which weak references can refer to.
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
