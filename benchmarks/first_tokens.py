@@ -91,17 +91,14 @@ def begun(folder: str, dtype: str) -> dict[str, Any]:
 def speed_table(rows: list[tuple[int, int]], rounds: int, types: list[str]) -> str:
     """Texts of several lengths."""
     found = apart(rival, (*types, *THEIRS), range(len(rows)), rounds)
-    lines = []
-    for (texts, tokens), of_row in zip(rows, found, strict=True):
-        plain = of_row["float32"].seconds
-        for name, taken in of_row.items():
-            if taken.failure:
-                lines.append([f"{texts} × {tokens}", name, taken.failure, "", ""])
-                continue
-            pairs = zip(taken.seconds, plain, strict=True)
-            ms = f"{1e3 * statistics.median(taken.seconds):,.1f}"
-            ratio = f"{statistics.median(a / b for a, b in pairs):.2f}"
-            lines.append([f"{texts} × {tokens}", name, ms, spread(taken.seconds), ratio])
+
+    def told(row: int, name: str) -> list[str]:
+        taken = found[row][name].seconds
+        pairs = zip(taken, found[row]["float32"].seconds, strict=True)
+        ms = f"{1e3 * statistics.median(taken):,.1f}"
+        return [ms, spread(taken), f"{statistics.median(a / b for a, b in pairs):.2f}"]
+
+    lines = models.lines_of([f"{texts} × {tokens}" for texts, tokens in rows], found, told, 3)
     return table(["texts × tokens", "weights", "ms", "", "of float32's"], lines)
 
 

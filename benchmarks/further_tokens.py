@@ -80,27 +80,24 @@ def theirs(dtype: str, ids: Any) -> Entrant:
 def speed_table(texts: list[int], rounds: int, types: list[str]) -> str:
     """Tokens of one text and of several."""
     names = (*types, *[f"{types[0]} by layers"], *THEIRS, "memory")
-    lines = []
     found = apart(rival, names, range(len(texts)), rounds)
+    memory = [READ / statistics.median(of_row.pop("memory").seconds) for of_row in found]
     first: dict[str, float] = {}
-    for count, of_row in zip(texts, found, strict=True):
-        memory = READ / statistics.median(of_row.pop("memory").seconds)
-        for name, taken in of_row.items():
-            if taken.failure:
-                lines.append([str(count), name, taken.failure, "", "", "", ""])
-                continue
-            seconds = taken.facts.get("seconds", taken.seconds)[-rounds:]
-            token = statistics.median(seconds) / TOKENS
-            first.setdefault(name, token)
-            size = taken.facts.get("bytes")
-            share = f"{size / memory / token:.2f}" if size else ""
-            gain = f"{count * first[name] / token:.1f}"
-            ms = f"{1e3 * token:.2f}"
-            held = f"{size / 1e6:.0f}" if size else ""
-            lines.append([str(count), name, held, ms, spread(seconds), share, gain])
-    told = f"The memory brings {memory / 1e9:.1f} GB/s.\n\n"
+
+    def told(row: int, name: str) -> list[str]:
+        taken = found[row][name]
+        seconds = taken.facts.get("seconds", taken.seconds)[-rounds:]
+        token = statistics.median(seconds) / TOKENS
+        first.setdefault(name, token)
+        size = taken.facts.get("bytes")
+        share = f"{size / memory[row] / token:.2f}" if size else ""
+        held = f"{size / 1e6:.0f}" if size else ""
+        gain = f"{texts[row] * first[name] / token:.1f}"
+        return [held, f"{1e3 * token:.2f}", spread(seconds), share, gain]
+
+    lines = models.lines_of(map(str, texts), found, told, 5)
     header = ["texts", "weights", "MB", "ms a token", "", "share of the bytes' time", "× one text"]
-    return told + table(header, lines)
+    return f"The memory brings {memory[-1] / 1e9:.1f} GB/s.\n\n" + table(header, lines)
 
 
 def bare(folder: str, name: str) -> dict[str, Any]:

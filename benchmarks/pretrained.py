@@ -24,12 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from apart import CLOCK, Entrant, apart
+from apart import CLOCK, Entrant, Taken, apart
 from report import introduction, publish, spread, table
 
 SIZES = {
@@ -362,6 +362,21 @@ def given_to(
     job, *args = json.loads(given.job)
     print(json.dumps(jobs[job](*args)))
     return None
+
+
+def lines_of(
+    rows: Iterable[str],
+    found: Iterable[Mapping[str, Taken]],
+    told: Callable[[int, str], list[str]],
+    count: int,
+) -> list[list[str]]:
+    """The lines of a table: of each row and side the ``count`` cells ``told``, or its failure."""
+    lines = []
+    for number, (row, of_row) in enumerate(zip(rows, found, strict=True)):
+        for name, taken in of_row.items():
+            why = [taken.failure, *[""] * (count - 1)]
+            lines.append([row, name, *(why if taken.failure else told(number, name))])
+    return lines
 
 
 def memory_table(
