@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _FEW = 4
 """Largest number of rows whose sums of a panel stay in registers."""
-_FEW_OF_BYTES = 8
+_FEW_OF_BYTES = 16
 """The same of products of bytes, which take a quarter of the arithmetic."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""

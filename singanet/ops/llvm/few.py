@@ -38,8 +38,8 @@ _FEW, _SOME = 4, 16
 """Rows up to which the time goes into reading the matrix, and up to which it hides arithmetic."""
 _BLOCK = 1 << 17
 """Bytes of a matrix that stay in the second cache."""
-_READ_LEAST = 1 << 16
-"""Elements of a matrix from which its reading takes longer than a call."""
+_READ_LEAST = 1 << 12
+"""Elements of a matrix from which a compiled product is faster than NumPy's call."""
 _LINE = 1 << 13
 """Products that stay in the nearest cache; BLAS reads longer lines well."""
 
