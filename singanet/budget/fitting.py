@@ -239,8 +239,9 @@ def _extent(net: Net, x: Any) -> int | None:
         shape = plan.by_name[name].layer.in_shapes or ()
         if not isinstance(shape, list) and -1 in shape:
             data = x[name] if isinstance(x, dict) else x
-            # A loader of rows has their maximal length.
-            length = getattr(getattr(x, "loader", x), "length", None)
+            # A loader of rows has their maximal length; a row may be longer than a text.
+            source = getattr(x, "loader", x)
+            length = getattr(source, "longest_row", getattr(source, "length", None))
             if not hasattr(data, "shape") and length is None:
                 raise ArgumentError(
                     f"{_WHERE}, memory_budget",

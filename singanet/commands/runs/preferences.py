@@ -153,7 +153,7 @@ class PublishedPairs(PublishedTexts):
         samples = self._samples or read_run(out).samples
         if samples := {**samples, **self._sample(net, "after")}:
             write_samples(out, samples)
-        figures["tokens_per_second"] = figures["samples_per_second"] * 2 * self.input_shape[0]
+        figures["tokens_per_second"] = figures["samples_per_second"] * self._test.longest_row
         self._save(net)
 
     def _sample(self, net: FeedForwardNet, when: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ class Pairs(TokenLoader):
             "refuse" raises an error, "skip" drops the row, "cut" truncates the text, and drops the
             row if no token of an answer is left.
         pad_to: Lengths up to ``2 * length``; a batch is padded to one of them, or ``2 * length``.
-            None for a quarter and half of it.
+            None for quarters of it.
         shuffle: Whether each epoch has an order of its own, of blocks and of rows in a block.
         seed: Int from 0 on, the seed of the orders.
         window: Positive int, the bytes of a file that are read at a time: a block.
@@ -139,7 +139,7 @@ class Pairs(TokenLoader):
                 )
         self.method, self.too_long = method, too_long
         most = 2 * self.length
-        widths = [max(1, most // 4), max(1, most // 2)] if pad_to is None else pad_to
+        widths = [max(1, most * k // 4) for k in (1, 2, 3)] if pad_to is None else pad_to
         lengths = {checked_count("Pairs", "pad_to", each, 1, most) for each in widths}
         self.pad_to = tuple(sorted(lengths))
         self._widths = tuple(sorted({*lengths, most}))
@@ -151,11 +151,6 @@ class Pairs(TokenLoader):
         made = self._texts_of(record)
         texts = [] if made is None else made[0]
         return [_fragment(text, text.start) for text in texts]
-
-    @property
-    def counted(self) -> tuple[str, int]:
-        """The unit of a training's speed: the tokens of a row, including padding."""
-        return "tokens", 2 * self.length
 
     @property
     def needs_reference(self) -> bool:

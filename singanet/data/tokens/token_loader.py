@@ -118,7 +118,12 @@ class TokenLoader(Described):
     @property
     def counted(self) -> tuple[str, int]:
         """The unit of a training's speed: the tokens of a row, including padding."""
-        return "tokens", self.length
+        return "tokens", self.longest_row
+
+    @property
+    def longest_row(self) -> int:
+        """The most tokens of a row, including padding."""
+        return self._widths[-1]
 
     @property
     def _smallest_batch(self) -> int:
