@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.described import with_inner
-from singanet.base.heap import trim
+from singanet.base.heap import small_pages, trim
 from singanet.base.kinds import bytes_text
 from singanet.engine.adapting import merge_constants
 from singanet.engine.backward import arrays_in, root_of
@@ -74,9 +74,10 @@ class ConstantNet:
         self.there: dict[int, tuple[Array, Any]] = {}
         self.rng = copy.deepcopy(net.rng)
         self.intake = net.intake.copy()
-        plan, self.loss = _copied(
-            net._execution_plan() if norms is None else net.planned(), net.loss, device.ops.host
-        )
+        given = net._execution_plan() if norms is None else net.planned()
+        with small_pages():
+            # Copies of a moment: programs have most constants in other orders.
+            plan, self.loss = _copied(given, net.loss, device.ops.host)
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
             # A kernel for several layers would hide a NaN in a parameter.

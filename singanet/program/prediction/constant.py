@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.heap import address
+from singanet.base.heap import address, small_pages
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import root_of
 from singanet.engine.fusion import FUSIONS, Fusion, fusions_of, is_relu, rewritten
@@ -589,9 +589,10 @@ def _find_order(
     known = (layouts, size) in orders
     if not known:
         source = next(number for number in needed if number in given)
-        other = _ConstantMemory(tape, {source: numbered(size)})
-        for call in mine:
-            other.run(call)
+        with small_pages():
+            other = _ConstantMemory(tape, {source: numbered(size)})
+            for call in mine:
+                other.run(call)
         orders[layouts, size] = order_of(other.memory[token], size)
     order = orders[layouts, size]
     if order is not None and not constant.found(made.memory[token], order, known) and not known:
