@@ -85,6 +85,7 @@ def fit_within(net: Net, options: FitOptions) -> History:
                 filling,
                 _WHERE,
                 at_once=ranks.size == 1,
+                widths=len(getattr(getattr(x, "loader", x), "widths", (0,))),
             )
     if verbose:
         sys.stderr.write(f"{plan}\n")

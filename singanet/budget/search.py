@@ -76,6 +76,7 @@ def plan_memory(
     filling: int = 0,
     where: str = "net.plan",
     at_once: bool = True,
+    widths: int = 1,
 ) -> MemoryPlan:
     """Implement `FeedForwardNet.plan`.
 
@@ -84,7 +85,7 @@ def plan_memory(
     there is none; None determines it. With ``same_shape`` no batch is smaller, so no other program
     is recorded. ``filling`` are bytes that parameters will take when they are filled, in addition
     to parameters without values. The first step is recorded if ``at_once``, otherwise it runs by
-    the layers.
+    the layers. Batches have as many ``widths``, each of which has a program.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -113,6 +114,7 @@ def plan_memory(
             same_shape,
             max(filling, of_these),
             at_once,
+            widths,
         )
         try:
             with no_collections(), expect_recorded(where):
@@ -197,6 +199,7 @@ class _Search:
     same_shape: bool
     filling: int
     at_once: bool = True
+    widths: int = 1
     table: list[Way] = field(default_factory=list)
     base: int = 0
     recomputes: bool = False
@@ -366,6 +369,9 @@ class _Search:
         planning = self._planning(step) + chosen
         beside = {"recording": 0 if alone else step.recording, "planning": planning}
         parts = {**step.memory.parts, **beside, **self.beside}
+        if self.widths > 1 and "program" in parts:
+            beside["other programs"] = (self.widths - 1) * parts["program"]
+            parts |= beside
         memory = PeakMemory(parts, self.outside).after(self.filling)
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None

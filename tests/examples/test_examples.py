@@ -68,6 +68,13 @@ def _arrays(folder):
     return zip(net.param_names(), net.param_values(), strict=True)
 
 
+def test_preference_tuning(tmp_path):
+    out = told("preference_tuning", tmp_path, "--small", "--limit", 120, "--rank", 8)
+    before, after = map(float, re.search(r"rewards (\S+) to (\S+),", out).groups())
+    assert (before, after > 0) == (0, True)
+    assert pretrained.load(tmp_path / "tuned").config["model_type"] == "llama"
+
+
 def test_text_classification(tmp_path):
     out = told("text_classification", tmp_path, "--small", "--limit", 400, "--epochs", 3)
     assert re.search(r"right: \d+\.\d% before, \d+\.\d% after", out)

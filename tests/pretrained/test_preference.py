@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, pretrained
+from singanet.budget.fitting import _extent
+from singanet.budget.search import plan_memory
 from singanet.checkpoint import open_state
 from singanet.data import Pairs
 from singanet.errors import ArgumentError
@@ -182,6 +184,14 @@ def test_steps_are_recorded_and_planned(folder, data, budget):
         found.append(net.fit(loader, epochs=2, verbose=False, **given))
     for name in ("loss", "reward_margin"):
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
+
+
+def test_a_budget_plans_for_rows_of_two_texts_in_each_width(folder, data):
+    net, loader = drawn(folder, "dpo"), loader_of(folder, data, "dpo")
+    assert (_extent(net, loader), len(loader.widths)) == (126, 4)
+    given = net, 4, SGD(learning_rate=0.05), "100MB", 126
+    one, four = (plan_memory(*given, widths=widths).chosen.memory.parts for widths in (1, 4))
+    assert four["other programs"] == 3 * one["program"]
 
 
 def test_nets_that_are_refused(folder, tmp_path):

@@ -121,6 +121,11 @@ class TokenLoader(Described):
         return "tokens", self.longest_row
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """The tokens of a row in a batch, including padding: the possible ones, in order."""
+        return self._widths
+
+    @property
     def longest_row(self) -> int:
         """The most tokens of a row, including padding."""
         return self._widths[-1]
