@@ -69,7 +69,7 @@ def _arrays(folder):
 
 
 def test_preference_tuning(tmp_path):
-    out = told("preference_tuning", tmp_path, "--small", "--limit", 120, "--rank", 8)
+    out = told("preference_tuning", tmp_path, "--small", "--limit", 200)
     before, after = map(float, re.search(r"rewards (\S+) to (\S+),", out).groups())
     assert (before, after > 0) == (0, True)
     assert pretrained.load(tmp_path / "tuned").config["model_type"] == "llama"
