@@ -9,6 +9,7 @@ import pytest
 from singanet import FeedForwardNet, pretrained
 from singanet.__main__ import main
 from singanet.checkpoint import open_state
+from singanet.commands.runs.published import is_chat
 from singanet.data import Chat, TextFolder
 from singanet.report import write_report
 from singanet.training.files import furthest
@@ -37,6 +38,17 @@ def texts(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "texts.txt"
     path.write_text(spoken()[:12000])
     return path
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ({"text": "ay"}, False), ({"prompt": "ay", "answer": "no"}, True),
+    ({"instruction": "ay", "output": "no", "text": "ay no"}, True),
+])  # fmt: skip
+def test_conversations_are_told_from_texts(line, said, tmp_path):
+    """Also those of Alpaca, which have the whole as a text too."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(line))
+    assert is_chat(str(path)) is said
 
 
 QUICK = ("--length", 64, "--lr", 0.05, "--quiet")

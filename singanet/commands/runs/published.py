@@ -19,6 +19,7 @@ from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
+from singanet.data.tokens.answers import is_conversation
 from singanet.data.tokens.pairs import METHODS
 from singanet.data.tokens.text_files import TextFiles
 from singanet.decoding import BeamSearch, Decoder, DraftModel, Processors, Sampling, Writer
@@ -545,7 +546,7 @@ def is_chat(path: str) -> bool:
     files = TextFiles(path, _WINDOW)
     for block in range(len(files.blocks)):
         for record in files.records(block):
-            return "text" not in record.entry
+            return is_conversation(record.entry)
     advice = f"check the files: {one_of(map(str, files.sizes), 3)}"
     raise refusal(f"data {path!r}", "texts or conversations", "none", advice, DataError)
 

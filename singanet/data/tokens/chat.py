@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.data.tokens.answers import expect_plain, instructed, joined, rendered, shared
 from singanet.data.tokens.text_files import Fragment, TextRecord, fragments
 from singanet.data.tokens.token_loader import TokenLoader, encoded, expect_text
 from singanet.data.tokens.tokenizer import Tokenizer
@@ -24,7 +25,13 @@ class Chat(TokenLoader):
     A line is ``{"messages": [{"role": "user", "content": "..."}, ...]}`` or ``{"prompt": "...",
     "answer": "..."}``. The model's chat template renders messages, with the line's "tools" if it
     has some, and prompts with answers. If the model has no template, the prompt precedes its answer
-    unchanged. Targets are the answers with their end tokens.
+    unchanged. Targets are the answers with their end tokens. A line may also have the form of
+
+    * Alpaca: ``{"instruction": "...", "input": "...", "output": "..."}``; the first two, on two
+      lines, are the prompt, and "output" is the answer;
+    * ShareGPT: ``{"conversations": [{"from": "human", "value": "..."}, ...]}``, which are messages;
+    * trl: ``{"prompt": ..., "completion": ...}``, two texts, which are joined unchanged, or two
+      lists of messages. Targets are the tokens of "completion".
 
     Errors: `DataError` with file and line for a conversation that is invalid, too long or without
     an answer.
@@ -115,9 +122,14 @@ class Chat(TokenLoader):
         return fragments(ids, answers, self.length) if answers[1:].any() else []
 
     def _conversation(self, record: TextRecord) -> tuple[Array, Array]:
-        if "messages" not in record.entry:
+        expect_plain(record)
+        entry = record.entry
+        if "completion" in entry:
+            return self._completed(record)
+        if "messages" not in entry and "conversations" not in entry:
             return self._asked(record)
-        messages, tools = record.entry["messages"], record.entry.get("tools")
+        messages = entry["messages"] if "messages" in entry else shared(record)
+        tools = entry.get("tools")
         ids, answers = self._rendered(record, messages, tools)
         if self.answers_only and not answers[1:].any():
             raise DataError(
@@ -129,8 +141,11 @@ class Chat(TokenLoader):
         return ids, answers
 
     def _asked(self, record: TextRecord) -> tuple[Array, Array]:
-        advice = 'give "messages", or "prompt" and "answer"; for plain texts take TextFolder'
-        prompt, answer = (expect_text(record, name, advice) for name in ("prompt", "answer"))
+        if "instruction" in record.entry:
+            prompt, answer = instructed(record)
+        else:
+            advice = 'give "messages", or "prompt" and "answer"; for plain texts take TextFolder'
+            prompt, answer = (expect_text(record, name, advice) for name in ("prompt", "answer"))
         if self.tokenizer.chat_template is not None:
             turns = (("user", prompt), ("assistant", answer))
             messages = [{"role": role, "content": content} for role, content in turns]
@@ -142,6 +157,14 @@ class Chat(TokenLoader):
         ids = np.concatenate(asked + told_ids)
         answers = np.arange(len(ids)) >= sum(map(len, asked))
         return ids, answers
+
+    def _completed(self, record: TextRecord) -> tuple[Array, Array]:
+        prompt, answer = record.entry.get("prompt"), record.entry["completion"]
+        if isinstance(prompt, str) and isinstance(answer, str):
+            text = joined(record, self.tokenizer, prompt, answer, "completion")
+        else:
+            text = rendered(record, self.tokenizer, prompt, answer, "completion")
+        return text.ids, np.arange(len(text.ids)) >= text.start
 
     def _rendered(self, record: TextRecord, messages: Any, tools: Any) -> tuple[Array, Array]:
         try:

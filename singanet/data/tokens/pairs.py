@@ -16,6 +16,7 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.base.files import explained, path_of, replacing
 from singanet.base.progress import progress
 from singanet.data.loaders import Batch
+from singanet.data.tokens.answers import AnsweredText, empty, joined, rendered
 from singanet.data.tokens.text_files import Fragment, TextRecord
 from singanet.data.tokens.token_loader import RowPlace, TokenLoader, expect_text
 from singanet.data.tokens.tokenizer import Tokenizer
@@ -33,17 +34,10 @@ _CLOSE = 1e-3
 """The difference of log-probabilities, relative to 1 and to them, at which a file is of a net."""
 
 
-class _Text(NamedTuple):
-    """The tokens of a prompt with an answer, which begins at token ``start``."""
-
-    ids: Array
-    start: int
-
-
 class PairRow(NamedTuple):
     """The texts of a row, its target, and its place in the files: a part, and a number there."""
 
-    texts: list[_Text]
+    texts: list[AnsweredText]
     target: float
     part: tuple[int, int]
     number: int
@@ -310,7 +304,7 @@ class Pairs(TokenLoader):
             for k, row in enumerate(several if len(several) > 1 else ()):
                 own, other = row.texts[0], several[k - 1].texts[0]
                 ids = np.concatenate([own.ids[: own.start], other.ids[other.start :]])
-                text = _Text(ids[: self._longest], own.start)
+                text = AnsweredText(ids[: self._longest], own.start)
                 found.append(row._replace(texts=[own, text]))
             if len(several) == 1:
                 found += several  # whose second text is empty, and has the log-probability 0
@@ -402,7 +396,7 @@ class Pairs(TokenLoader):
 
     # -- texts ------------------------------------------------------------------------------
 
-    def _texts_of(self, record: TextRecord) -> tuple[list[_Text], float] | None:
+    def _texts_of(self, record: TextRecord) -> tuple[list[AnsweredText], float] | None:
         """Return the texts of a line and its target; None for a line that is dropped."""
         entry = record.entry
         judged = self.method == "kto"
@@ -421,17 +415,19 @@ class Pairs(TokenLoader):
                     advice="write prompt and answers alike",
                 )
             if isinstance(prompt, str):
-                texts.append(self._joined(record, prompt, expect_text(record, name, _FORM), name))
+                texts.append(
+                    joined(record, self.tokenizer, prompt, expect_text(record, name, _FORM), name)
+                )
             else:
-                texts.append(self._rendered(record, prompt, answer, name))
+                texts.append(rendered(record, self.tokenizer, prompt, answer, name))
         if self.method != "orpo":
             # As in trl, whose ORPO alone lets the answers of a pair begin at different tokens.
             start = min(text.start for text in texts)
-            texts = [_Text(text.ids, start) for text in texts]
-        texts = [_Text(text.ids, max(text.start, 1)) for text in texts]
+            texts = [AnsweredText(text.ids, start) for text in texts]
+        texts = [AnsweredText(text.ids, max(text.start, 1)) for text in texts]
         for name, text in zip(names, texts, strict=True):
             if len(text.ids) <= text.start:
-                raise _empty(record, name)
+                raise empty(record, name)
         if max(len(text.ids) for text in texts) > self._longest:
             if self.too_long == "refuse":
                 raise DataError(
@@ -443,7 +439,7 @@ class Pairs(TokenLoader):
             begins = max(text.start for text in texts)
             if self.too_long == "skip" or begins >= self._longest:
                 return None
-            texts = [_Text(text.ids[: self._longest], text.start) for text in texts]
+            texts = [AnsweredText(text.ids[: self._longest], text.start) for text in texts]
         return texts, target
 
     def _expect_kind(
@@ -481,68 +477,7 @@ class Pairs(TokenLoader):
             )
         return float(margin) if self.method == "reward" else 0.0
 
-    def _joined(self, record: TextRecord, prompt: str, answer: str, name: str) -> _Text:
-        if not answer:
-            raise _empty(record, name)
-        tokenizer = self.tokenizer
-        end = tokenizer.eos_token or ""
-        # A model may put its end after each text.
-        if len(tokenizer.around[1]) or answer.endswith(end):
-            end = ""
-        try:
-            before, ids = tokenizer.encode(prompt), tokenizer.encode(prompt + answer + end)
-        except DataError as error:
-            raise error.within(record.where) from None
-        return _Text(ids, _common(before, ids))
 
-    def _rendered(self, record: TextRecord, prompt: Any, answer: Any, name: str) -> _Text:
-        tokenizer, tools = self.tokenizer, record.entry.get("tools")
-        if not isinstance(prompt, list) or not isinstance(answer, list) or not prompt:
-            raise DataError(
-                record.where,
-                expected=f'"prompt" and "{name}" as texts, or as lists of messages',
-                received=f"{type(prompt).__name__} and {type(answer).__name__}",
-                advice='a message is {"role": "user", "content": "..."}',
-            )
-        if not any(isinstance(m, Mapping) and m.get("content") for m in answer):
-            raise _empty(record, name)
-        try:
-            before = tokenizer._chat_text(prompt, ask=True, tools=tools)
-            whole = tokenizer._chat_text([*prompt, *answer], tools=tools)
-            if not whole.startswith(before):
-                raise self._no_prefix(record)
-            ids = tokenizer.encode(whole, special=False)
-            return _Text(ids, _common(tokenizer.encode(before, special=False), ids))
-        except DataError as error:
-            if error.where == record.where:
-                raise
-            raise error.within(record.where) from None
-
-    def _no_prefix(self, record: TextRecord) -> DataError:
-        return DataError(
-            record.where,
-            expected="a prompt that the chat template renders alike without and with an answer",
-            received="other text before the answer",
-            advice="use a template that adds nothing to the prompt if an answer follows",
-        )
-
-
-def _common(one: Array, other: Array) -> int:
-    """Return the number of tokens that begin both."""
-    size = min(len(one), len(other))
-    differing = np.flatnonzero(one[:size] != other[:size])
-    return int(differing[0]) if len(differing) else size
-
-
-def _fragment(text: _Text, start: int) -> Fragment:
+def _fragment(text: AnsweredText, start: int) -> Fragment:
     targets = np.where(np.arange(1, len(text.ids)) >= start, text.ids[1:], -100)
     return Fragment(text.ids[:-1], targets.astype(np.int32))
-
-
-def _empty(record: TextRecord, name: str) -> DataError:
-    return DataError(
-        record.where,
-        expected=f'an answer "{name}" of at least one token',
-        received="an empty one",
-        advice="remove the line",
-    )

@@ -211,7 +211,58 @@ def test_tools_of_a_line_go_to_the_template(tokenizer, tmp_path):
     assert made.decode(x[0], special=True).startswith('[{"name": "clock"}]a')
 
 
+SAID = [{"role": "user", "content": "Say\nking"}, {"role": "assistant", "content": "no"}]
+
+
+@pytest.mark.parametrize("template", [True, False])
+@pytest.mark.parametrize(("entry", "like"), [
+    ({"instruction": "Say", "input": "king", "output": "no"}, {"messages": SAID}),
+    ({"instruction": "Say\nking", "input": "", "output": "no", "text": "as a whole"},
+     {"prompt": "Say\nking", "answer": "no"}),
+    ({"conversations": [{"from": "human", "value": "Say\nking"}, {"from": "gpt", "value": "no"}]},
+     {"messages": SAID}),
+    ({"prompt": SAID[:1], "completion": SAID[1:]}, {"messages": SAID}),
+])  # fmt: skip
+def test_rows_of_other_libraries_are_conversations(
+    tokenizer, unmarked, tmp_path, entry, like, template
+):
+    made = tokenizer if template else unmarked
+    found = []
+    for name, line in (("theirs.jsonl", entry), ("ours.jsonl", like)):
+        (tmp_path / name).write_text(json.dumps(line))
+        (batch,) = Chat(tmp_path / name, made, 1, 64)
+        found.append(batch)
+    (x, y), (again, targets) = found
+    np.testing.assert_array_equal(x["input_ids"], again["input_ids"])
+    answer = "no<|im_end|>" + ("\n" if "completion" in entry else "")
+    assert made.decode(y[y != -100], special=True) == answer
+    if "completion" not in entry:
+        np.testing.assert_array_equal(y, targets)
+
+
+def test_texts_with_completions_are_joined_unchanged(tokenizer, tmp_path):
+    """As in trl, also by a model with a template, and with an end token."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"prompt": "Who's there?", "completion": " Ay"}))
+    (x, y), *_ = Chat(path, tokenizer, 1, 32)
+    ids = tokenizer.encode("Who's there? Ay<|im_end|>", special=False).tolist()
+    size = len(ids) - 1
+    assert x["input_ids"][0][:size].tolist() == ids[:-1]
+    start = len(tokenizer.encode("Who's there?", special=False)) - 1
+    assert y[0][:size].tolist() == [-100] * start + ids[start + 1 :]
+    _, whole = next(iter(Chat(path, tokenizer, 1, 32, answers_only=False)))
+    assert whole[0][:size].tolist() == ids[1:]
+
+
 @pytest.mark.parametrize(("entry", "told"), [
+    ({"instruction": "ay", "output": ""}, 'expected "instruction" and "output", texts'),
+    ({"instruction": "ay", "input": 3, "output": "no"}, "'input 3'"),
+    ({"conversations": [{"from": "me", "value": "ay"}]}, '"conversations", a list of'),
+    ({"conversations": "ay"}, '"conversations", a list of'),
+    ({"prompt": "ay", "completion": SAID}, "as texts, or as lists of messages"),
+    ({"prompt": "ay", "completion": ""}, 'an answer "completion" of at least one token'),
+    ({"prompt": "ay", "completion": "no", "label": True}, "a preference, with 'label'"),
+    ({"prompt": "ay", "chosen": "no", "rejected": "yes"}, "'chosen', 'rejected'; use data.Pairs"),
     ({"text": "ay"}, "with \"prompt\", a string; received entries 'text'"),
     ({"prompt": "ay"}, 'with "answer", a string'),
     ({"prompt": "ay", "answer": 7}, 'with "answer", a string; received int'),
