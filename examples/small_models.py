@@ -43,11 +43,11 @@ def chat_model(folder: Path, text: str) -> Path:
     return _saved(folder, CHAT, tokenizer)
 
 
-def encoder(folder: Path, text: str, sentences: bool = False) -> Path:
+def encoder(folder: Path, text: str, sentences: bool = False, masks: bool = False) -> Path:
     """A BERT with a vocabulary of ``text``; for ``sentences`` as sentence-transformers has it."""
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] + ["[MASK]"] * masks
     size = BERT["vocab_size"]
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=signs, show_progress=False)
     backend.train_from_iterator(text.split("\n"), trainer)

@@ -32,7 +32,15 @@ if TYPE_CHECKING:  # else when they are asked for
     )
     from singanet.data.table import Table
     from singanet.data.text import TextDataset, TextLoader, plays
-    from singanet.data.tokens import Chat, Pairs, TextFolder, TextStream, Tokenizer, TokenLoader
+    from singanet.data.tokens import (
+        Chat,
+        MaskingLoader,
+        Pairs,
+        TextFolder,
+        TextStream,
+        Tokenizer,
+        TokenLoader,
+    )
 
 __all__ = [
     "ArrayLoader",
@@ -43,6 +51,7 @@ __all__ = [
     "FolderLoader",
     "GeneratorLoader",
     "Loader",
+    "MaskingLoader",
     "Pairs",
     "Prefetch",
     "Table",

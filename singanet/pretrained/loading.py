@@ -418,9 +418,8 @@ def load(
         net.origin = origin_in(source, made)
     if new:
         warnings.warn(
-            f"pretrained.load: the folder {str(folder)!r} has no head of a"
-            f" {made.drawing.architecture} of these classes: {one_of(sorted(new), 8)} are drawn and"
-            " have to be trained",
+            f"pretrained.load: the folder {str(folder)!r} does not have {one_of(sorted(new), 8)} of a"
+            f" {made.drawing.architecture}: they are drawn and have to be trained",
             RuntimeWarning,
             stacklevel=users_level(),
         )

@@ -84,6 +84,13 @@ def test_text_classification(tmp_path):
     assert net.config["id2label"]["1"] == "King Lear"
 
 
+def test_masked_language_model(tmp_path):
+    out = told("masked_language_model", tmp_path, "--small", "--epochs", 1)
+    before, after = map(float, re.search(r"words: (\S+) before, (\S+) after", out).groups())
+    assert after < before / 2
+    assert pretrained.load(tmp_path / "tuned").config["architectures"] == ["BertForMaskedLM"]
+
+
 def test_image_classification(tmp_path):
     out = told("image_classification", tmp_path, "--small", "--epochs", 1)
     assert float(re.search(r"(\S+)% after", out)[1]) > 30

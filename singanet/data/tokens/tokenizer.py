@@ -20,15 +20,16 @@ from singanet.errors import DataError, brief, one_of
 from singanet.types import Array
 
 _WHERE = "Tokenizer"
+_MASKS = ("[MASK]", "<mask>")
 
 
 class Tokenizer:
     """A tokenizer, which converts text to ids and back.
 
-    ``bos_id``, ``eos_id`` and ``pad_id`` are the ids of the special tokens, None if the model has
-    none. `of` reads the folder of a published model, `of_gguf` the metadata of a GGUF file. Needs
-    the extra ``text``: pip install 'singanet[text]'. Errors: `BackendError` without it; `DataError`
-    for a token that is not in the vocabulary.
+    ``bos_id``, ``eos_id``, ``pad_id`` and ``mask_id`` are the ids of special tokens, None if the
+    model has none. `of` reads the folder of a published model, `of_gguf` the metadata of a GGUF
+    file. Needs the extra ``text``: pip install 'singanet[text]'. Errors: `BackendError` without it;
+    `DataError` for a token that is not in the vocabulary.
 
     Args:
         backend: A `tokenizers.Tokenizer`, whose truncation and padding are switched off.
@@ -37,6 +38,8 @@ class Tokenizer:
         pad_token: The token that pads a text, a string or None.
         chat_template: The Jinja template of the model's conversations, a string; None if it has
             none.
+        mask_token: The token in place of a masked one, a string; None for [MASK] or <mask> if the
+            vocabulary has one of them.
 
     Examples:
         >>> import tokenizers
@@ -52,6 +55,7 @@ class Tokenizer:
         eos_token: str | None = None,
         pad_token: str | None = None,
         chat_template: str | None = None,
+        mask_token: str | None = None,
     ) -> None:
         self.backend = backend
         # A file may enable truncation or padding, which are the caller's task here.
@@ -61,6 +65,9 @@ class Tokenizer:
         self.bos_id = self._id("bos_token", bos_token)
         self.eos_id = self._id("eos_token", eos_token)
         self.pad_id = self._id("pad_token", pad_token)
+        usual = (token for token in _MASKS if backend.token_to_id(token) is not None)
+        self.mask_token = mask_token if mask_token is not None else next(usual, None)
+        self.mask_id = self._id("mask_token", self.mask_token)
         tokens = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token}
         added = backend.get_added_tokens_decoder().values()
         ends = [str(token.content) for token in added if token.special]
@@ -94,6 +101,10 @@ class Tokenizer:
     @classmethod
     def _made(cls, backend: Any, settings: Mapping[str, Any], where: str) -> Tokenizer:
         tokens = {name: settings.get(f"{name}_token") for name in ("bos", "eos", "pad")}
+        mask = settings.get("mask_token")
+        # Some models name a token that they do not have, as they mask none.
+        if not isinstance(mask, str) or backend.token_to_id(mask) is None:
+            mask = None
         template = settings.get("chat_template")
         if isinstance(template, list):
             # Several, by name; the others are for tools and for documents.
@@ -108,7 +119,7 @@ class Tokenizer:
                     advice="take the files that were published with the model",
                 )
         try:
-            return cls(backend, tokens["bos"], tokens["eos"], tokens["pad"], template)
+            return cls(backend, tokens["bos"], tokens["eos"], tokens["pad"], template, mask)
         except DataError as error:
             raise error.within(where) from None
 
@@ -124,6 +135,7 @@ class Tokenizer:
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
             "pad_token": self.pad_token,
+            "mask_token": self.mask_token,
             "chat_template": self.chat_template,
         }
         entries = {name: value for name, value in config.items() if value is not None}
@@ -159,6 +171,15 @@ class Tokenizer:
         template = "" if self.chat_template is None else self.chat_template
         identity = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"
         return zlib.crc32(identity.encode("utf-8", "surrogatepass"))
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of all special tokens, also of those that have no role here."""
+        added = self.backend.get_added_tokens_decoder()
+        named = (self.bos_id, self.eos_id, self.pad_id, self.mask_id)
+        around = (id for ids in self.around for id in ids.tolist())
+        special = (id for id, token in added.items() if token.special)
+        return frozenset((*(id for id in named if id is not None), *around, *special))
 
     @property
     def chat_template(self) -> str | None:
