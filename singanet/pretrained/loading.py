@@ -418,7 +418,7 @@ def load(
         net.origin = origin_in(source, made)
     if new:
         warnings.warn(
-            f"pretrained.load: the folder {str(folder)!r} does not have {one_of(sorted(new), 8)} of a"
+            f"pretrained.load: folder {str(folder)!r} does not have {one_of(sorted(new), 8)} of a"
             f" {made.drawing.architecture}: they are drawn and have to be trained",
             RuntimeWarning,
             stacklevel=users_level(),
