@@ -19,8 +19,7 @@ _WORDS = {2: "interrupted", 15: "terminated"}
 DIVERGED = 3
 
 NOT_OF_TEXTS = (
-    *("model", "from_", "target", "leave_out", "min_count", "class_weight", "drop_last"),
-    "initial_epoch",
+    *("model", "from_", "leave_out", "min_count", "class_weight", "drop_last", "initial_epoch"),
 )
 """Options that do not apply to a published model."""
 

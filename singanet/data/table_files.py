@@ -353,6 +353,11 @@ def _numbers(table: TableFile, name: str, chunk: Chunk) -> Array | None:
         return None
 
 
+def is_text_column(table: TableFile, name: str, chunk: Chunk) -> bool:
+    """Return whether a value of the column ``name`` in ``chunk`` is a text, and no number."""
+    return _numbers(table, name, chunk) is None
+
+
 def coded(table: TableFile, columns: Mapping[str, Codes | None], learns: bool) -> RowFile:
     """Return ``columns`` of all rows as float64 (N, columns), NaN for a gap.
 

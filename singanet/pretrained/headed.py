@@ -125,7 +125,7 @@ def planned(
     if kind == CHOICE:
         plan.choices = classes if isinstance(classes, int) else 2
         classes = None
-    there = _labels(values)
+    there = labels_of(values)
     labels = there
     if isinstance(classes, int) and classes != len(there):
         labels = [f"LABEL_{k}" for k in range(classes)]
@@ -183,7 +183,7 @@ def _expect_classes(classes: Any, kind: str | None, architecture: str) -> None:
     )
 
 
-def _labels(values: Mapping[str, Any]) -> list[str]:
+def labels_of(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the classes in a config, in order."""
     labels, count = values.get("id2label"), values.get("num_labels")
     if isinstance(labels, Mapping):

@@ -212,7 +212,7 @@ _NETS = ("model", "from_")
 
 _SETTLED = (
     *(*_NETS, "target", "leave_out", "min_count", "optimizer", "batch_size", "mixed_precision"),
-    *("accumulate", "method", "rank", "beta"),
+    *("accumulate", "method", "rank", "beta", "head", "text"),
 )
 """Options of a training state; a resumption may change the other ones."""
 

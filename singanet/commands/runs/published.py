@@ -295,7 +295,7 @@ USUAL_LENGTH, SAMPLE, USUAL_RANK = 512, 48, 8
 ADAPTER = "adapter"
 """The folder of the trained low-rank pairs, within the run folder."""
 _BLOCKS, _WINDOW = 32, 1 << 20
-_OWN = ("validation", "length", "too_long", "prompt", "method", "rank", "beta")
+_OWN = ("validation", "length", "too_long", "prompt", "method", "rank", "beta", "head", "text")
 PACKED = ("input_ids", "segments")
 
 
@@ -319,6 +319,8 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     """
     place = model_in(str(options.from_))
     expect_complete(options)
+    if options.target is not None:
+        raise refusal("--target", "--head as well", repr(options.target), "add --head")
     inputs = _inputs(place, options.pack)
     drawn = drawn_net(place, inputs)
     expect_causal(drawn, place)

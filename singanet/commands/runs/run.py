@@ -16,11 +16,11 @@ from singanet.base.collectives import of_first
 from singanet.base.files import expect_free
 from singanet.base.processes import LEAVING
 from singanet.commands.runs import optimizers as rules
+from singanet.commands.runs.classified import tuning
 from singanet.commands.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
 from singanet.commands.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
 from singanet.commands.runs.own_data import OwnOptions, read_record
-from singanet.commands.runs.preferences import is_by_preferences, preference_task
-from singanet.commands.runs.published import ADAPTER, expect_no_texts, is_published, published_task
+from singanet.commands.runs.published import ADAPTER, expect_no_texts, is_published
 from singanet.commands.runs.published import MODEL as PUBLISHED
 from singanet.commands.runs.recipe import (
     checked_recipe,
@@ -152,8 +152,7 @@ def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[C
 def _prepared(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
     """Return the net, its task, and for a net from a file the description to save."""
     if options.from_ is not None and is_published(options.from_):
-        made = preference_task if is_by_preferences(options) else published_task
-        return *made(options), None
+        return *tuning(options), None
     expect_no_texts(options)
     before = options.out if resumes else options.from_
     record = None if before is None else read_record(Path(before))

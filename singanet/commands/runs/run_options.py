@@ -240,7 +240,7 @@ class RunOptions:
     too_long: Annotated[
         str | None,
         "HOW",
-        "refuse, skip or cut conversations longer than --length (default: refuse)",
+        "refuse, skip or cut texts longer than --length (default: refuse)",
     ] = None
     prompt: Annotated[
         str | None, "TEXT", "start of the samples before and after (default: from the data)"
@@ -250,6 +250,14 @@ class RunOptions:
         "HOW",
         "trained part of a published model: full, lora or blocks (default: full); or all of it by"
         " preferences: dpo, orpo, kto or reward",
+    ] = None
+    head: Annotated[
+        str | None,
+        "KIND",
+        "sequence-classification: classes of the texts in a table (default: the next words)",
+    ] = None
+    text: Annotated[
+        str | None, "COLUMN", "texts of a table with --head (default: its only column of texts)"
     ] = None
     rank: Annotated[
         int | None, "N", "rank of low-rank pairs: of lora (default: 8), or by preferences"
@@ -305,7 +313,9 @@ GROUPS = {
     "optimizer": ("optimizer", "lr", "weight_decay", "clip", "clip_by", "accumulate"),
     "memory": ("memory_budget", "offload_folder", "mixed_precision"),
     "results": ("out", "resume", "live", "keep", "save_every", "json", "tensorboard", "quiet"),
-    "published models": ("method", "rank", "beta", "length", "pack", "too_long", "prompt"),
+    "published models": (
+        *("head", "text", "method", "rank", "beta", "length", "pack", "too_long", "prompt"),
+    ),
     "several processes": ("parallel", "ratio", "every"),
 }
 """The options by the title under which the help shows them."""

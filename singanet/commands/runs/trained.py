@@ -14,14 +14,14 @@ from singanet import keras, onnx, pretrained
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
 from singanet.base.progress import progress
+from singanet.commands.runs.classified import classification_task, tuning
 from singanet.commands.runs.folder import described_net, saved_options, saved_settings
 from singanet.commands.runs.own_data import OwnOptions, learnt_table, read_record
-from singanet.commands.runs.preferences import is_by_preferences, preference_task
+from singanet.commands.runs.preferences import is_by_preferences
 from singanet.commands.runs.published import (
     MODEL,
     is_published,
     model_in,
-    published_task,
     tokenizer_for,
 )
 from singanet.commands.runs.recipe import FINE_TUNING
@@ -45,6 +45,7 @@ from singanet.metric import Accuracy
 from singanet.models import ModelEntry, build, find
 from singanet.net import FeedForwardNet, load_model
 from singanet.pretrained.config import NAME
+from singanet.pretrained.heads import SEQUENCE
 from singanet.pretrained.source import CONFIG as MODEL_CONFIG
 from singanet.pretrained.source import folder_of
 from singanet.report.reading import CONFIG
@@ -274,6 +275,12 @@ def trained(
     if model is None and is_whole(path):
         net, own = whole_net(path), OwnOptions(target, whole=True, labelled=labelled)
         return net, task_for(net, path, data, for_testing=True, own=own)
+    if model is None and path.is_dir() and model_in(path) == path and is_published(path):
+        column = target if labelled else target or ""
+        chosen = RunOptions(
+            from_=str(path), out=path, head=SEQUENCE, data=data, validation=data, target=column
+        )
+        return classification_task(chosen, True, labelled)
     folder = path if path.is_dir() else path.parent
     if model is not None and is_run(model):
         folder, model = Path(model), None
@@ -290,7 +297,7 @@ def trained(
     else:
         options = {"model": model}
     if known and options.get("from_") is not None and _of_published(folder, options):
-        return _published(path, folder, options, data, best)
+        return _published(path, folder, options, data, best, target, labelled)
     begun = described_net(folder) if options.get("from_") is not None else None
     entry = find(options["model"]) if begun is None else learner(begun, options["from_"])
     usual = options.get("data")
@@ -338,7 +345,13 @@ def _of_published(folder: Path, options: Mapping[str, Any]) -> bool:
 
 
 def _published(
-    path: Path, folder: Path, options: Mapping[str, Any], data: str | None, best: bool
+    path: Path,
+    folder: Path,
+    options: Mapping[str, Any],
+    data: str | None,
+    best: bool,
+    target: str | None,
+    labelled: bool,
 ) -> tuple[FeedForwardNet, Task]:
     """Do `trained` for a tuned published model, on the validation data or the file ``data``."""
     chosen = RunOptions(**options, out=folder)
@@ -354,7 +367,13 @@ def _published(
         chosen = chosen if checkpoint else replace(chosen, method=None, rank=None)
     if data is not None:
         chosen = replace(chosen, validation=data)
-    net, task = (preference_task if judged else published_task)(chosen)
+    if chosen.head is not None and target is not None:
+        chosen = replace(chosen, target=target)
+    known = chosen.from_ == str(folder / MODEL)
+    if chosen.head is not None:
+        net, task = classification_task(chosen, known, labelled)
+    else:
+        net, task = tuning(chosen)
     if checkpoint:
         net.load(_weights(path, best))
     return net, task
