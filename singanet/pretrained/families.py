@@ -10,6 +10,7 @@ from singanet.pretrained import (
     encoder_decoders,
     encoders,
     gpt_families,
+    image_text,
     llama_families,
     modernbert,
     vision,
@@ -23,6 +24,7 @@ FAMILIES: Mapping[str, Family] = {
     **modernbert.FAMILIES,
     **encoder_decoders.FAMILIES,
     **vision.FAMILIES,
+    **image_text.FAMILIES,
 }
 
 

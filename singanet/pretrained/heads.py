@@ -226,6 +226,7 @@ HEADS: Mapping[str, Heads] = {
     "bert": _encoder("Bert", "bert.", _POOLED, _POOLED),
     "bloom": _decoder("Bloom", "transformer.", question="transformer.", **_OWN),
     "camembert": _encoder("Camembert", "roberta.", _OWN_DENSE),
+    "clip": Heads("", embeds=False),
     "convnext": Heads("convnext."),
     "deberta-v2": _encoder(
         "DebertaV2", "deberta.", _DEBERTA, _DEBERTA, _PLAIN
@@ -271,6 +272,7 @@ HEADS: Mapping[str, Heads] = {
     "qwen3_moe": _decoder("Qwen3Moe", question="transformer."),
     "resnet": Heads("resnet."),
     "roberta": _encoder("Roberta", "roberta.", _OWN_DENSE),
+    "siglip": Heads("", embeds=False),
     "smollm3": _decoder("SmolLM3", question="transformer."),
     "stablelm": _decoder("StableLm"),
     "starcoder2": _decoder("Starcoder2"),

@@ -56,9 +56,15 @@ class BlockSettings:
 
 
 def draw_block(
-    d: ModelDrawing, m: BlockSettings, x: Symbol, name: str, own: str, mask: Symbol | None = None
+    d: ModelDrawing,
+    m: BlockSettings,
+    x: Symbol,
+    name: str,
+    own: str,
+    mask: Symbol | None = None,
+    called: str = "",
 ) -> Symbol:
-    """Add a block ``name``, whose arrays start with ``own``."""
+    """Add a block ``name``, whose arrays start with ``own``; ``called`` is its output's name."""
     theirs = {part: f"{own}.{module}" for part, module in m.modules.items()}
     y = d.layer_norm(x, f"{name}/attention_norm", m.epsilon, theirs["attention_norm"])
     attention = MultiHeadAttention(
@@ -72,7 +78,8 @@ def draw_block(
     parts = {part: theirs[part] for part in ("query", "key", "value", "output")}
     y = d.attention(attention, [y] if mask is None else [y, mask], parts)
     y = d.dropout(y, f"{name}/attention_drop", m.dropout)
-    x = _branch(d, m, x, y, f"{name}/attention", theirs.get("attention_scale"))
+    scale = theirs.get("attention_scale")
+    x = _branch(d, m, x, y, f"{name}/attention", f"{name}/attention_add", scale)
     y = d.layer_norm(x, f"{name}/unit_norm", m.epsilon, theirs["unit_norm"])
     if m.gated:
         places = {
@@ -86,16 +93,23 @@ def draw_block(
         y = d.activation(y, f"{name}/act", m.activation)
     y = d.dense(y, f"{name}/down", m.width, theirs["down"])
     y = d.dropout(y, f"{name}/unit_drop", m.dropout)
-    return _branch(d, m, x, y, f"{name}/unit", theirs.get("unit_scale"))
+    scale = theirs.get("unit_scale")
+    return _branch(d, m, x, y, f"{name}/unit", called or f"{name}/unit_add", scale)
 
 
 def _branch(
-    d: ModelDrawing, m: BlockSettings, x: Symbol, y: Symbol, name: str, scale: str | None
+    d: ModelDrawing,
+    m: BlockSettings,
+    x: Symbol,
+    y: Symbol,
+    name: str,
+    called: str,
+    scale: str | None,
 ) -> Symbol:
     """Return ``x`` plus its branch ``y``, scaled by the array ``scale`` if there is one."""
     if scale is not None:
         y = d.scaled(y, f"{name}_scale", scale)
-    return d.add(f"{name}_add", d.skipped(y, f"{name}_path", m.drop_path), x)
+    return d.add(called, d.skipped(y, f"{name}_path", m.drop_path), x)
 
 
 _OF_VIT = {

@@ -30,6 +30,18 @@ MODERN = {
     "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": WORDS, "pad_token_id": 0,
     "local_attention": 5,
 }  # fmt: skip
+TOWER = {
+    "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_hidden_layers": 2,
+}  # fmt: skip
+SQUARE = {"image_size": 12, "patch_size": 4}
+
+
+def both(texts):
+    """The settings of a model of images and texts."""
+    text = TOWER | {"vocab_size": WORDS, "max_position_embeddings": 16, "bos_token_id": 1} | texts
+    return {"text_config": text, "vision_config": TOWER | SQUARE}
+
+
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
@@ -54,6 +66,20 @@ MODELS = {
         MODERN
         | dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
     ),
+    "clip": ("CLIPModel", both({"eos_token_id": 47}) | {"projection_dim": 12}),
+    "clip, the largest id ends": ("CLIPModel", both({"eos_token_id": 2})),
+    "clip for classes": ("CLIPForImageClassification", both({}) | THREE),
+    "clip's texts": ("CLIPTextModel", TOWER | {"vocab_size": WORDS, "eos_token_id": 47}),
+    "clip's texts, projected": (
+        "CLIPTextModelWithProjection",
+        TOWER | {"vocab_size": WORDS, "eos_token_id": 47},
+    ),
+    "clip's images": ("CLIPVisionModel", TOWER | SQUARE),
+    "clip's images, projected": ("CLIPVisionModelWithProjection", TOWER | SQUARE),
+    "siglip": ("SiglipModel", both({"projection_size": 32})),
+    "siglip for classes": ("SiglipForImageClassification", both({}) | THREE),
+    "siglip's texts": ("SiglipTextModel", TOWER | {"vocab_size": WORDS}),
+    "siglip's images": ("SiglipVisionModel", TOWER | SQUARE),
     "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
     "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
     "dinov2 for classes": (
@@ -88,6 +114,11 @@ _BART = {
     "max_position_embeddings": 32, "vocab_size": 20,
 }  # fmt: skip
 
+_TOWER = {
+    "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1,
+}  # fmt: skip
+_TEXTS, _SQUARE = _TOWER | {"vocab_size": 20}, {"image_size": 8, "patch_size": 4}
+_BOTH = {"text_config": _TEXTS, "vision_config": _TOWER | _SQUARE}
 _IMAGE = {
     "hidden_size": 16, "image_size": 8, "num_attention_heads": 4, "num_hidden_layers": 1,
     "patch_size": 4,
@@ -104,6 +135,12 @@ CONFIGS = {
     "camembert": _TEXT | {"architectures": ["CamembertModel"]},
     "mpnet": _TEXT | {"architectures": ["MPNetModel"]},
     "modernbert": _TEXT | {"architectures": ["ModernBertForMaskedLM"], "pad_token_id": 0},
+    "clip": _BOTH | {"architectures": ["CLIPModel"], "projection_dim": 8},
+    "siglip": _BOTH | {"architectures": ["SiglipModel"]},
+    "clip_text_model": _TEXTS | {"architectures": ["CLIPTextModel"]},
+    "clip_vision_model": _TOWER | _SQUARE | {"architectures": ["CLIPVisionModel"]},
+    "siglip_text_model": _TEXTS | {"architectures": ["SiglipTextModel"]},
+    "siglip_vision_model": _TOWER | _SQUARE | {"architectures": ["SiglipVisionModel"]},
     "dinov2": _IMAGE | {"architectures": ["Dinov2ForImageClassification"]},
     "resnet": {
         "architectures": ["ResNetForImageClassification"], "depths": [1, 1],

@@ -273,19 +273,23 @@ def batch(net, seed=0, samples=2, steps=STEPS):
             found["input_ids"][1:, steps - 3 :] = padding
         else:
             found[name] = rng.integers(0, 2 if "type" in name else WORDS, (samples, steps))
+    if str(net.config["model_type"]).startswith("clip") and "input_ids" in found:
+        # A text is read up to its end.
+        texts = net.config.get("text_config", net.config)
+        found["input_ids"][:, 4] = texts["eos_token_id"]
     return found
 
 
 def theirs(model, x, dy):
-    """What the model gives for ``x``, and all gradients of its sum times ``dy``, by name.
+    """What the model gives for ``x``, by name, and all gradients of its sums times ``dy``.
 
     Batch normalisations take the statistics of the batch.
     """
     model.train(any("BatchNorm" in type(module).__name__ for module in model.modules()))
     fed = {name: torch.from_numpy(array) for name, array in x.items()}
     out = model(**fed)
-    y = out.logits if hasattr(out, "logits") else out.last_hidden_state
-    (y * torch.from_numpy(dy)).sum().backward()
+    found = {name: getattr(out, name) for name in dy}
+    sum((y * torch.from_numpy(dy[name])).sum() for name, y in found.items()).backward()
     # Tables before heads, since the files have a tied array under the table's name.
     every = sorted(model.named_parameters(remove_duplicate=False), key=lambda p: "lm_head" in p[0])
     firsts = {}
@@ -297,7 +301,7 @@ def theirs(model, x, dy):
         # The files have both as one.
         parts = grads.pop(name), grads.pop(name.replace("gate_proj", "up_proj"))
         grads[name.replace("gate_proj", "weights_in")] = np.concatenate(parts)
-    return y.detach().numpy(), grads
+    return {name: y.detach().numpy() for name, y in found.items()}, grads
 
 
 def queries_for(name):

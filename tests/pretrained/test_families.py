@@ -7,7 +7,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
-from singanet.loss import SigmoidCrossEntropy, SquaredError
+from singanet.loss import MultiLoss, SigmoidCrossEntropy, SquaredError
 from singanet.optimizer import SGD, AdamW
 from singanet.pretrained.families import FAMILIES
 from singanet.types import RowSparse
@@ -60,11 +60,14 @@ def test_outputs_and_gradients_are_those_of_transformers(model, tmp_path):
     net = pretrained.load(write(model, tmp_path))
     x = batch(net)
     y = net.forward(True, x)
-    dy = np.random.default_rng(1).standard_normal(y.shape, np.float32) * seen(x, y)
-    ours = named_gradients(net, dy)
+    found = y if isinstance(y, dict) else dict.fromkeys(net._execution_plan().outputs, y)
+    rng = np.random.default_rng(1)
+    dy = {n: rng.standard_normal(y.shape, np.float32) * seen(x, y) for n, y in found.items()}
+    ours = named_gradients(net, dy if isinstance(y, dict) else next(iter(dy.values())))
     wanted, grads = theirs(model, x, dy)
-    far = abs((y - wanted) * seen(x, y)).max()
-    assert far <= 1e-5 * abs(wanted).max()
+    for name, y in found.items():
+        far = abs((y - wanted[name]) * seen(x, y)).max()
+        assert far <= 1e-5 * abs(wanted[name]).max()
     states = [param for param in net.params() if param.is_state]
     if states:
         # Running statistics have changed by the batch, in both alike.
@@ -183,13 +186,18 @@ def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
     nets[1].programs.enabled = False
     x, rng = batch(nets[0]), np.random.default_rng(2)
     y = nets[0].forward(False, x)
-    targets = rng.integers(0, y.shape[-1], y.shape[:-1])
+    if not isinstance(y, dict):
+        targets = rng.integers(0, y.shape[-1], y.shape[:-1])
     if isinstance(nets[0].loss, SigmoidCrossEntropy):
         targets = rng.integers(0, 2, y.shape)
-    if nets[0].loss is None:
+    if isinstance(y, dict):
+        targets = {name: rng.standard_normal(part.shape, np.float32) for name, part in y.items()}
+    elif nets[0].loss is None:
         targets = rng.standard_normal(y.shape, np.float32)
     for net in nets:
-        net.loss = net.loss or SquaredError()
+        several = isinstance(y, dict)
+        loss = MultiLoss({name: SquaredError() for name in y}) if several else SquaredError()
+        net.loss = net.loss or loss
     rules = [SGD(lr=0.05), SGD(lr=0.05)]
     for _ in range(3):
         one, other = (net.step(x, targets, r)[0] for net, r in zip(nets, rules, strict=True))

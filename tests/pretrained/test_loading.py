@@ -134,6 +134,24 @@ def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
         pretrained.save(pretrained.build(BERT), tmp_path / "again", like=llama)
 
 
+def test_a_tower_is_chosen_by_its_inputs(tmp_path):
+    """The other one's arrays go along."""
+    folder = folder_of(CONFIGS["clip"], tmp_path / "whole")
+    whole, rng = pretrained.load(folder), np.random.default_rng(0)
+    ids, pixels = rng.integers(0, 20, (2, 5)), rng.standard_normal((2, 3, 8, 8), np.float32)
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "pixel_values": pixels}
+    wanted = whole.forward(False, feed)
+    assert wanted.keys() == {"image_embeds", "text_embeds"}
+    images = pretrained.load(folder, inputs=["pixel_values"])
+    assert np.allclose(images.forward(False, pixels), wanted["image_embeds"], atol=1e-6)
+    texts = pretrained.load(folder, inputs=["input_ids"])
+    assert np.allclose(texts.forward(False, ids), wanted["text_embeds"], atol=1e-6)
+    pretrained.save(images, tmp_path / "again")
+    expect_same_values(pretrained.load(tmp_path / "again"), whole)
+    with pytest.raises(errors.ArgumentError, match="argument inputs: expected 'input_ids'"):
+        pretrained.load(folder, inputs=["pixel_values", "tokens"])
+
+
 # -- sentences ------------------------------------------------------------------------------------
 
 
