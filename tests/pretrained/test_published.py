@@ -6,6 +6,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.saving.nets import distinct_params
+from tests.pretrained import further_models
 
 # As their config.json says, older and newer keys alike.
 SMOLLM2 = {
@@ -145,6 +146,7 @@ PUBLISHED = {
     "gpt2": (GPT2, 124_439_808), "bert-base-uncased": (BERT, 109_514_298),
     "roberta-base": (ROBERTA, 124_697_433), "distilbert-base-uncased": (DISTILBERT, 66_985_530),
     "flan-t5-small": (FLAN_T5, 76_961_152), "vit-base-patch16-224": (VIT, 86_567_656),
+    **{name: (c, further_models.COUNTS[name]) for name, c in further_models.PUBLISHED.items()},
 }  # fmt: skip
 
 
