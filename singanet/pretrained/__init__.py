@@ -1,9 +1,9 @@
 """Published transformers: load the folders and files of other libraries, and write them.
 
 `loading` opens a `source`, builds the net of its `config` and reads the arrays; `saving` writes
-them. `families` lists the families, which are in `decoders` (`llama_families`, `gpt_families`),
-`encoders`, `encoder_decoders` and `vision`, by the layers of `drawing`. `heads` lists their heads,
-`headed` adds one, `preference` adds the one of pairs. `gguf_models` and `adapter` are other files.
+them. `families` lists the families, in `decoders` (`llama_families`, `gpt_families`), `encoders`,
+`modernbert`, `encoder_decoders`, `vision`, `image_text`, by the layers of `drawing`. `heads` lists
+their heads, `headed` adds one, `preference` that of pairs; `gguf_models`, `adapter`: other files.
 """
 
 from __future__ import annotations
