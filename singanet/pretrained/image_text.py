@@ -224,8 +224,9 @@ def _classes(d: ModelDrawing, tower: _Tower) -> Symbol:
     x, _ = tower.images()
     tower.c.skip("projection_dim", "vision_use_head")
     tower.c.end()
-    if tower.newer:
-        d.keep(*(name for name in d.names or () if name.startswith(f"{tower.own}head.")))
+    # Of a model of both towers.
+    other = ("text_model.", "text_projection", "visual_projection", "logit_", f"{tower.own}head.")
+    d.keep(*(name for name in d.names or () if name.startswith(other)))
     x = Reduce("patch_mean", "mean", axis=1)(x if tower.newer else x[:, 1:])
     return d.dense(x, "logits", d.expect_classes(), "classifier")
 
