@@ -1,4 +1,4 @@
-"""Published encoder-decoders: T5 and mT5, BART and mBART."""
+"""Published encoder-decoders: T5 and mT5, BART and mBART, and Whisper."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from singanet.layers import (
+    Conv1D,
     Embedding,
     GatedUnit,
+    Input,
     MultiHeadAttention,
+    Permute,
     PositionEmbedding,
     RelativePositions,
     RMSNorm,
@@ -195,7 +198,9 @@ _IDLE = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias
 class BartSettings:
     """The sizes of both stacks of a BART.
 
-    ``first``: norms precede attention and units, and each stack ends in one (mBART).
+    ``first``: norms precede attention and units, and each stack ends in one (mBART). Positions
+    start at the row ``row`` of their tables. ``embedding_norm`` is whether one follows embeddings,
+    ``key_bias`` whether keys have a bias.
     """
 
     vocabulary: int
@@ -203,44 +208,84 @@ class BartSettings:
     depth: tuple[int, int]
     heads: tuple[int, int]
     hidden: tuple[int, int]
-    longest: int
+    longest: tuple[int, int]
     activation: str
     first: bool
     dropout: float
     of_weights: float
     of_units: float
     padding: int | None
-    scale: float
+    scale: float = 1.0
+    row: int = 2
+    embedding_norm: bool = True
+    key_bias: bool = True
 
 
 def _read_bart(d: ModelDrawing) -> BartSettings:
     c, first = d.config, d.config.values["model_type"] == "mbart"
     c.only(add_bias_logits=False, add_final_layer_norm=first, normalize_before=first)
     c.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)
+    longest = c.count("max_position_embeddings", 1024)
+    c.skip("classif_dropout")
+    # The arguments of net.generate.
+    c.skip("early_stopping", "num_beams", "no_repeat_ngram_size", "min_length", "length_penalty")
+    made = _stacks(d, 50265, 1024, 12, 16, 4096, 0.1, (longest, longest))
+    made.first = first
+    made.scale = made.width**0.5 if c.flag("scale_embedding", False) else 1.0
+    return made
+
+
+def _read_whisper(d: ModelDrawing) -> BartSettings:
+    c = d.config
+    c.only(scale_embedding=False, apply_spec_augment=False, use_weighted_layer_sum=False)
+    c.skip("mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob")
+    c.skip("mask_feature_length", "mask_feature_min_masks", "median_filter_width")
+    c.skip("classifier_proj_size", "suppress_tokens", "begin_suppress_tokens")
+    c.skip("forced_decoder_ids", "num_beams")
+    longest = c.count("max_source_positions", 1500), c.count("max_target_positions", 448)
+    made = _stacks(d, 51865, 384, 4, 6, 1536, 0.0, longest, padding=50256)
+    made.first, made.row, made.embedding_norm, made.key_bias = True, 0, False, False
+    return made
+
+
+def _stacks(
+    d: ModelDrawing,
+    words: int,
+    width: int,
+    depth: int,
+    heads: int,
+    hidden: int,
+    dropout: float,
+    longest: tuple[int, int],
+    padding: int = 1,
+) -> BartSettings:
+    """Return the settings of both stacks, with the family's defaults."""
+    c = d.config
     c.only(is_decoder=False)
     for part in ("encoder", "decoder"):
         left_out = c.share(f"{part}_layerdrop")
         if left_out:
             raise c.refused(f"{part}_layerdrop", "0, as no layer is left out", left_out)
-    c.skip("is_encoder_decoder", "init_std", "num_hidden_layers", "classif_dropout")
-    # The arguments of net.generate, and the forced ids that it reads.
-    c.skip("early_stopping", "num_beams", "no_repeat_ngram_size", "min_length", "length_penalty")
+    # The ids are read by net.generate.
     c.skip("forced_bos_token_id", "forced_eos_token_id", "force_bos_token_to_be_generated")
-    vocabulary, width = c.count("vocab_size", 50265), c.count("d_model", 1024)
+    c.skip("is_encoder_decoder", "init_std", "num_hidden_layers")
+    vocabulary = c.count("vocab_size", words)
     return BartSettings(
         vocabulary=vocabulary,
-        width=width,
-        depth=(c.blocks("encoder_layers", 12), c.blocks("decoder_layers", 12)),
-        heads=(c.count("encoder_attention_heads", 16), c.count("decoder_attention_heads", 16)),
-        hidden=(c.count("encoder_ffn_dim", 4096), c.count("decoder_ffn_dim", 4096)),
-        longest=c.count("max_position_embeddings", 1024),
+        width=c.count("d_model", width),
+        depth=(c.blocks("encoder_layers", depth), c.blocks("decoder_layers", depth)),
+        heads=(
+            c.count("encoder_attention_heads", heads),
+            c.count("decoder_attention_heads", heads),
+        ),
+        hidden=(c.count("encoder_ffn_dim", hidden), c.count("decoder_ffn_dim", hidden)),
+        longest=longest,
         activation=c.choice("activation_function", ACTIVATIONS, "gelu"),
-        first=first,
-        dropout=c.share("dropout", 0.1),
+        first=False,
+        dropout=c.share("dropout", dropout),
         of_weights=c.share("attention_dropout"),
         of_units=c.share("activation_dropout"),
-        padding=d.padding(vocabulary, 1),
-        scale=width**0.5 if c.flag("scale_embedding", False) else 1.0,
+        padding=d.padding(vocabulary, padding),
     )
 
 
@@ -248,7 +293,7 @@ def draw_bart(d: ModelDrawing) -> Symbol:
     """Build a BART: ``logits`` at the steps of ``decoder_input_ids``, or ``last_hidden_state``."""
     m = _read_bart(d)
     tied = d.config.flag("tie_word_embeddings", True)
-    d.most_steps = m.longest
+    d.most_steps = m.longest[1]
     words = ("input_ids", "decoder_input_ids")
     inputs = d.ids(words, ("attention_mask",), ("decoder_attention_mask",))
     base = d.prefix("model.")
@@ -270,6 +315,42 @@ def draw_bart(d: ModelDrawing) -> Symbol:
     place = ArrayPlace(bias, shape=(1, m.vocabulary)) if there else ""
     matrix = table.params["weight"] if headed else None
     return d.head(y, m.vocabulary, "lm_head.weight", matrix, place)
+
+
+def draw_whisper(d: ModelDrawing) -> Symbol:
+    """Build a Whisper: ``logits`` at the steps of ``decoder_input_ids``, or the hidden states.
+
+    ``input_features`` (bins, frames) are log-mel spectra of 30 seconds.
+    """
+    c = d.config
+    m, tied = _read_whisper(d), d.config.flag("tie_word_embeddings", True)
+    d.most_steps = m.longest[1]
+    wanted = d.wanted
+    d.wanted = None if wanted is None else [name for name in wanted if name != "input_features"]
+    inputs = d.ids(("decoder_input_ids",), (), ("decoder_attention_mask",))
+    base, bins = d.prefix("model."), c.count("num_mel_bins", 80)
+    x: Symbol = Input("input_features", (bins, 2 * m.longest[0]))
+    d.inputs = [x, *d.inputs]
+    for k, channels in ((1, bins), (2, m.width)):
+        own = f"{base}encoder.conv{k}"
+        weight = ArrayPlace(f"{own}.weight", shape=(m.width, channels, 3))
+        conv = Conv1D(f"encoder/conv{k}", m.width, 3, k, 1)
+        x = d.put(conv, x, weight=weight, bias=ArrayPlace(f"{own}.bias"))
+        x = d.activation(x, f"encoder/conv{k}_act", "gelu")
+    x = _BartStack(d, m, base, 0).draw(Permute("encoder/steps", (2, 1))(x), None, "")
+    # The encoder's positions are sines, which are not trained.
+    d.places["encoder/positions/weight"][0].trainable = False
+    headed = not d.is_bare and (tied or (d.names is not None and "proj_out.weight" not in d.names))
+    table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=m.padding, sparse=headed)
+    y = d.embedding(inputs["decoder_input_ids"], table, f"{base}decoder.embed_tokens")
+    own_mask = inputs.get("decoder_attention_mask")
+    name = "last_hidden_state" if d.is_bare else ""
+    y = _BartStack(d, m, base, 1, x).draw(y, own_mask, name)
+    if d.is_bare:
+        return y
+    d.expect_words()
+    matrix = table.params["weight"] if headed else None
+    return d.head(y, m.vocabulary, "proj_out.weight", matrix)
 
 
 class _BartStack:
@@ -295,9 +376,12 @@ class _BartStack:
         if m.scale != 1.0:
             x = Scale(f"{self.name}/scale", m.scale)(x)
         place = ArrayPlace(f"{self.base}.embed_positions.weight")
-        positions = PositionEmbedding(f"{self.name}/positions", m.longest, first=2)
+        name = f"{self.name}/positions"
+        positions = PositionEmbedding(name, m.longest[self.k], first=m.row)
         x = d.put(positions, x, weight=place)
-        x = d.layer_norm(x, f"{self.name}/embedding_norm", 1e-5, f"{self.base}.layernorm_embedding")
+        if m.embedding_norm:
+            own = f"{self.base}.layernorm_embedding"
+            x = d.layer_norm(x, f"{self.name}/embedding_norm", 1e-5, own)
         x = d.dropout(x, f"{self.name}/drop", m.dropout)
         for n in range(m.depth[self.k]):
             name, own = f"{self.name}/{n}", f"{self.base}.layers.{n}"
@@ -319,6 +403,7 @@ class _BartStack:
             name,
             m.heads[self.k],
             dropout=m.of_weights,
+            use_bias=True if m.key_bias else ("query", "value", "output"),
             causal=encoded is None and self.encoded is not None,
             mask=None if mask is None else "boolean",
         )
@@ -361,4 +446,7 @@ FAMILIES: Mapping[str, Family] = {
     "mt5": _t5("MT5"),
     "bart": _bart("Bart", decoder_start_token_id=2),
     "mbart": _bart("MBart"),
+    "whisper": Family(
+        draw_whisper, ("WhisperForConditionalGeneration", "WhisperModel"), bare=("WhisperModel",)
+    ),
 }

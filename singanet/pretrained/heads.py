@@ -279,6 +279,7 @@ HEADS: Mapping[str, Heads] = {
     "swin": Heads("swin."),
     "t5": _t5("T5"),
     "vit": Heads("vit."),
+    "whisper": Heads("model.", embeds=False),
     "xlm-roberta": _encoder("XLMRoberta", "roberta.", _OWN_DENSE),
 }  # fmt: skip
 """The heads of each family, by ``model_type``."""

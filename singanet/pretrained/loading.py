@@ -85,7 +85,8 @@ class PretrainedNet(FeedForwardNet):
         return self.origin.config
 
     def _encoder(self) -> tuple[str, int] | None:
-        if "decoder_input_ids" not in self.ports().inputs:
+        # Of other inputs than words, such as sounds, a prompt is the start of what is written.
+        if not {"decoder_input_ids", "input_ids"} <= {*self.ports().inputs}:
             return None
         keys = "decoder_start_token_id", "bos_token_id", "pad_token_id"
         settings = {**self.config, **self._generation()}

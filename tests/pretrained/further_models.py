@@ -42,10 +42,17 @@ def both(texts):
     return {"text_config": text, "vision_config": TOWER | SQUARE}
 
 
+WHISPER = {name: value for name, value in BART.items() if name != "max_position_embeddings"} | {
+    "num_mel_bins": 6, "max_source_positions": 10, "max_target_positions": 24, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3,
+    "begin_suppress_tokens": None,
+}  # fmt: skip
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
 MODELS = {
+    "whisper": ("WhisperForConditionalGeneration", WHISPER),
+    "whisper without head": ("WhisperModel", WHISPER),
     "albert": ("AlbertModel", ALBERT | {"inner_group_num": 2}),
     "albert for words": ("AlbertForMaskedLM", ALBERT),
     "electra": ("ElectraModel", TEXT | {"embedding_size": 12}),
@@ -135,6 +142,10 @@ CONFIGS = {
     "camembert": _TEXT | {"architectures": ["CamembertModel"]},
     "mpnet": _TEXT | {"architectures": ["MPNetModel"]},
     "modernbert": _TEXT | {"architectures": ["ModernBertForMaskedLM"], "pad_token_id": 0},
+    "whisper": {name: value for name, value in _BART.items() if name[:3] != "max"} | {
+        "architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 6,
+        "num_mel_bins": 5, "pad_token_id": 0,
+    },
     "clip": _BOTH | {"architectures": ["CLIPModel"], "projection_dim": 8},
     "siglip": _BOTH | {"architectures": ["SiglipModel"]},
     "clip_text_model": _TEXTS | {"architectures": ["CLIPTextModel"]},
@@ -217,6 +228,21 @@ PUBLISHED = {
         "normalize_embedding": True, "num_hidden_layers": 12, "output_past": True,
         "pad_token_id": 1, "scale_embedding": True, "static_position_embeddings": False,
         "tokenizer_class": "MBart50Tokenizer", "use_cache": True, "vocab_size": 250054,
+    },
+    "whisper-tiny": {
+        "activation_dropout": 0.0, "activation_function": "gelu",
+        "architectures": ["WhisperForConditionalGeneration"], "attention_dropout": 0.0,
+        "begin_suppress_tokens": [220, 50257], "bos_token_id": 50257, "d_model": 384,
+        "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "decoder_layerdrop": 0.0,
+        "decoder_layers": 4, "decoder_start_token_id": 50258, "dropout": 0.0,
+        "encoder_attention_heads": 6, "encoder_ffn_dim": 1536, "encoder_layerdrop": 0.0,
+        "encoder_layers": 4, "eos_token_id": 50257,
+        "forced_decoder_ids": [[1, 50259], [2, 50359], [3, 50363]], "init_std": 0.02,
+        "is_encoder_decoder": True, "max_length": 448, "max_source_positions": 1500,
+        "max_target_positions": 448, "model_type": "whisper", "num_hidden_layers": 4,
+        "num_mel_bins": 80, "pad_token_id": 50257, "scale_embedding": False,
+        "suppress_tokens": [1, 2, 7], "torch_dtype": "float32", "use_cache": True,
+        "vocab_size": 51865,
     },
     "mt5-small": {
         "architectures": ["MT5ForConditionalGeneration"], "d_ff": 1024, "d_kv": 64,
@@ -314,6 +340,7 @@ COUNTS = {
     "bart-base": 139_420_416,
     "mbart-large-50": 611_129_542,
     "mt5-small": 300_176_768,
+    "whisper-tiny": 37_760_640,
     "albert-base-v2": 11_221_680,
     "electra-base-discriminator": 109_483_009,
     "camembert-base": 110_655_493,

@@ -261,7 +261,7 @@ def batch(net, seed=0, samples=2, steps=STEPS):
     rng = np.random.default_rng(seed)
     found = {}
     for name in net._execution_plan().inputs:
-        if name == "pixel_values":
+        if name in ("pixel_values", "input_features"):
             shape = net[name].get_output_sample_shape()
             found[name] = rng.standard_normal((samples, *shape)).astype(np.float32)
         elif name == "decoder_input_ids":

@@ -41,6 +41,23 @@ def test_an_id_that_is_forced_has_to_be_a_word(models, tmp_path):
         net.generate([[1, 2]], 3)
 
 
+def test_what_a_sound_says(tmp_path):
+    """The prompt is the start of what is written, and the sound another input."""
+    model = make("whisper", 5)
+    net = pretrained.load(write(model, tmp_path))
+    rng = np.random.default_rng(0)
+    sounds = rng.standard_normal((2, 6, 20), np.float32)
+    prompts = rng.integers(3, 48, (2, 3))
+    found = net.generate(prompts, 5, temperature=0, inputs={"input_features": sounds})
+    for sound, prompt, own in zip(sounds, prompts, found, strict=True):
+        ids = torch.from_numpy(prompt[None])
+        for word in own:
+            with torch.no_grad():
+                out = model(input_features=torch.from_numpy(sound[None]), decoder_input_ids=ids)
+            assert out.logits[0, -1].argmax() == word
+            ids = torch.cat([ids, torch.tensor([[word]])], dim=1)
+
+
 SEARCHES = {
     "greedy": {},
     "repetition": {"repetition_penalty": 1.3},
