@@ -2,8 +2,8 @@
 
 `loading` opens a `source`, builds the net of its `config` and reads the arrays; `saving` writes
 them. `families` lists the families, in `decoders` (`llama_families`, `gpt_families`), `encoders`,
-`modernbert`, `encoder_decoders`, `vision`, `image_text`, by the layers of `drawing`. `heads` lists
-their heads, `headed` adds one, `preference` that of pairs; `gguf_models`, `adapter`: other files.
+`modernbert`, `encoder_decoders`, `vision`, `swin`, `image_text`, by the layers of `drawing`. Heads
+are in `heads`, `headed` adds one, `preference` that of pairs. Others: `gguf_models`, `adapter`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from singanet.pretrained import (
     image_text,
     llama_families,
     modernbert,
+    swin,
     vision,
 )
 from singanet.pretrained.drawing import Family
@@ -25,6 +26,7 @@ FAMILIES: Mapping[str, Family] = {
     **encoder_decoders.FAMILIES,
     **vision.FAMILIES,
     **image_text.FAMILIES,
+    **swin.FAMILIES,
 }
 
 

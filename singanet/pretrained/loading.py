@@ -299,7 +299,9 @@ def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
         )
         places = made.drawing.places
         shapes = {name: param.shape for name, (param, _) in places.items()}
-        if {name: param.shape for name, param in params.items()} != shapes:
+        # A constant of a drawing, such as a mask, is a parameter that is not trained.
+        ours = {name: p.shape for name, p in params.items() if p.trainable or name in shapes}
+        if ours != shapes:
             first = next((name for name in shapes if name not in params), "other shapes")
             raise ArgumentError(
                 "pretrained.save, net",

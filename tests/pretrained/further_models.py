@@ -47,6 +47,10 @@ WHISPER = {name: value for name, value in BART.items() if name != "max_position_
     "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3,
     "begin_suppress_tokens": None,
 }  # fmt: skip
+SWIN = {
+    "depths": [2, 2], "drop_path_rate": 0.0, "embed_dim": 8, "image_size": [24, 48],
+    "num_heads": [2, 4], "patch_size": 2, "window_size": 3,
+}  # fmt: skip
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
@@ -87,6 +91,8 @@ MODELS = {
     "siglip for classes": ("SiglipForImageClassification", both({}) | THREE),
     "siglip's texts": ("SiglipTextModel", TOWER | {"vocab_size": WORDS}),
     "siglip's images": ("SiglipVisionModel", TOWER | SQUARE),
+    "swin": ("SwinModel", SWIN | {"use_absolute_embeddings": True, "qkv_bias": False}),
+    "swin for classes": ("SwinForImageClassification", SWIN | THREE),
     "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
     "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
     "dinov2 for classes": (
@@ -145,6 +151,10 @@ CONFIGS = {
     "whisper": {name: value for name, value in _BART.items() if name[:3] != "max"} | {
         "architectures": ["WhisperForConditionalGeneration"], "max_source_positions": 6,
         "num_mel_bins": 5, "pad_token_id": 0,
+    },
+    "swin": {
+        "architectures": ["SwinForImageClassification"], "depths": [1, 1], "embed_dim": 8,
+        "image_size": 16, "num_heads": [2, 2], "patch_size": 2, "window_size": 4,
     },
     "clip": _BOTH | {"architectures": ["CLIPModel"], "projection_dim": 8},
     "siglip": _BOTH | {"architectures": ["SiglipModel"]},
@@ -301,6 +311,15 @@ PUBLISHED = {
         "patch_size": 14, "qkv_bias": True, "reshape_hidden_states": True,
         "stage_names": ["stem", "stage1"], "use_swiglu_ffn": False,
     },
+    "swin-tiny-patch4-window7-224": {
+        "architectures": ["SwinForImageClassification"], "attention_probs_dropout_prob": 0.0,
+        "depths": [2, 2, 6, 2], "drop_path_rate": 0.1, "embed_dim": 96, "encoder_stride": 32,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "id2label": _STAGED["id2label"],
+        "image_size": 224, "initializer_range": 0.02, "layer_norm_eps": 1e-05, "mlp_ratio": 4.0,
+        "model_type": "swin", "num_channels": 3, "num_heads": [3, 6, 12, 24], "num_layers": 4,
+        "patch_size": 4, "path_norm": True, "qkv_bias": True, "use_absolute_embeddings": False,
+        "window_size": 7,
+    },
     "resnet-50": _STAGED | {
         "architectures": ["ResNetForImageClassification"], "downsample_in_first_stage": False,
         "embedding_size": 64, "hidden_act": "relu", "layer_type": "bottleneck",
@@ -347,9 +366,10 @@ COUNTS = {
     "all-mpnet-base-v2": 109_518_527,
     "ModernBERT-base": 149_655_232,
     "dinov2-base": 86_579_712,
+    "swin-tiny-patch4-window7-224": 28_509_246,
     "resnet-50": 25_610_152,
     "convnext-tiny-224": 28_589_128,
     "clip-vit-base-patch32": 151_277_312,
     "siglip-base-patch16-224": 203_155_968,
 }
-"""Numbers of their parameters, with running statistics."""
+"""Numbers of their parameters, with running statistics and the masks of rolled windows."""

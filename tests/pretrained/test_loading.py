@@ -134,6 +134,21 @@ def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
         pretrained.save(pretrained.build(BERT), tmp_path / "again", like=llama)
 
 
+def test_sizes_that_windows_do_not_divide_are_refused():
+    config = CONFIGS["swin"] | {"image_size": 24}
+    with pytest.raises(errors.ConfigError, match="image_size: expected sides of a multiple of 8"):
+        pretrained.build(config)
+
+
+def test_a_net_with_constants_is_written_like_a_folder(tmp_path):
+    config = CONFIGS["swin"] | {"depths": [2, 1], "image_size": 32, "patch_size": 2}
+    folder = folder_of(config, tmp_path / "one")
+    net = pretrained.load(folder)
+    net.save_model(tmp_path / "net.singanet")
+    pretrained.save(singanet.load_model(tmp_path / "net.singanet"), tmp_path / "two", like=folder)
+    expect_same_values(pretrained.load(tmp_path / "two"), net)
+
+
 def test_a_tower_is_chosen_by_its_inputs(tmp_path):
     """The other one's arrays go along."""
     folder = folder_of(CONFIGS["clip"], tmp_path / "whole")
