@@ -90,6 +90,7 @@ CATALOGUE = {
         [(4, 8), (4, 4)],
     ),
     "Minimum": (layers.Minimum, [(5,), (5,)]),
+    "MixtureOfExperts": (lambda n: layers.MixtureOfExperts(n, 5, 4), [SEQUENCE]),
     "Multiply": (layers.Multiply, [(5,), (5,)]),
     "PReLU": (layers.PReLU, [IMAGE]),
     "Operation": (lambda n: layers.Operation(n, "erf"), [(5,)]),

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Positions,
         SinusoidalPosition,
     )
+    from singanet.layers.experts import MixtureOfExperts
     from singanet.layers.joins import (
         Add,
         Average,
@@ -215,6 +216,7 @@ __all__ = [
     "Maximum",
     "Merge",
     "Minimum",
+    "MixtureOfExperts",
     "MultiHeadAttention",
     "Multiply",
     "Operation",

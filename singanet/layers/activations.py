@@ -344,7 +344,8 @@ def _gate_back(ops: Ops, dy: Array, a: Array, gate: Array) -> Array:
     return ops.multiply(db, a, out=db)
 
 
-_MODES = [mode for mode in ACTIVATIONS if mode not in _WITH_ALPHA]
+GATES = [mode for mode in ACTIVATIONS if mode not in _WITH_ALPHA]
+"""The functions of gates."""
 
 
 class GatedUnit(Layer):
@@ -392,7 +393,7 @@ class GatedUnit(Layer):
         if output_dim is not None:
             output_dim = expect_int(name, "output_dim", output_dim)
         self.output_dim = output_dim
-        self.mode = expect_one_of(name, "mode", mode, _MODES)
+        self.mode = expect_one_of(name, "mode", mode, GATES)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
@@ -426,7 +427,7 @@ class GatedUnit(Layer):
         """(N, ..., in) → (N, ..., out); x and both products with it are saved."""
         gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
         ctx.save(x=x, gate=gate, up=up)
-        y = _gated(ctx.ops, self.mode, gate, up)
+        y = gated(ctx.ops, self.mode, gate, up)
         return y if self.output_dim is None else product(self, ctx, y, "down_")
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
@@ -438,9 +439,7 @@ class GatedUnit(Layer):
         if self.output_dim is not None:
             inner = ops.multiply(opened, up)
             dh = product_back(self, ctx, inner, dy, grads, True, "down_")
-        dup = ops.multiply(dh, opened)
-        kept = gate if ACTIVATIONS[self.mode] == "x" else opened
-        dgate = _unit_gate_back(ops, self.mode, dh, up, kept)
+        dgate, dup = gated_back(ops, self.mode, dh, gate, up, opened)
         wanted = ctx.needs_input_grad
         dx = product_back(self, ctx, x, dgate, grads, wanted, "gate_")
         other = product_back(self, ctx, x, dup, grads, wanted, "up_")
@@ -449,9 +448,19 @@ class GatedUnit(Layer):
 
 
 @in_float32
-def _gated(ops: Ops, mode: str, gate: Array, up: Array) -> Array:
+def gated(ops: Ops, mode: str, gate: Array, up: Array) -> Array:
+    """Return f(gate) * up with the function ``mode``."""
     y = ops.activation(mode, gate)
     return ops.multiply(y, up, out=y)
+
+
+def gated_back(
+    ops: Ops, mode: str, dh: Array, gate: Array, up: Array, opened: Array
+) -> tuple[Array, Array]:
+    """Return the gradients of ``gate`` and ``up`` of `gated`; ``opened`` is f(gate)."""
+    dup = ops.multiply(dh, opened)
+    kept = gate if ACTIVATIONS[mode] == "x" else opened
+    return _unit_gate_back(ops, mode, dh, up, kept), dup
 
 
 @in_float32

@@ -20,6 +20,7 @@ from singanet.layers.convolution import (
 )
 from singanet.layers.dense import Dense
 from singanet.layers.elementwise import MatMul
+from singanet.layers.experts import MixtureOfExperts
 from singanet.layers.joins import Dot
 from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
@@ -102,6 +103,12 @@ def _by_rows(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> i
     return prod(in_shapes[0][:-1]) * sum(map(prod, matrices))
 
 
+def _by_chosen(layer: MixtureOfExperts, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Count each row times the router and the matrices of the experts that it chooses."""
+    *steps, size = in_shapes[0]
+    return prod(steps) * size * (layer.num_experts + 3 * layer.units * layer.top_k)
+
+
 def _each_step(
     layer: TimeDistributed, in_shapes: list[Shape], out_shapes: list[Shape]
 ) -> int | None:
@@ -116,6 +123,7 @@ _COUNTS: dict[type, Count] = {
     Dot: _dot,
     GatedUnit: _by_rows,
     MatMul: _matmul,
+    MixtureOfExperts: _by_chosen,
     MultiHeadAttention: _attention,
     RNN: _recurrent,
     SeparableConvolution: _separable,

@@ -222,9 +222,11 @@ _PLAIN = (*MEASURED, *ATTENTION, *SEQUENCES, _STEPS)
 CODECS: Sequence[LayerCodec] = (*_PLAIN, *MATMUL, *CONVOLUTION, *POOLING, *RECURRENT)
 _BY_LAYER: Mapping[type[Layer], LayerCodec] = {codec.kind: codec for codec in CODECS}
 
-REFUSED: Mapping[type[Layer], str] = dict.fromkeys(
-    (LossLayer, HeadLoss), "a loss, which only training needs"
-)
+REFUSED: Mapping[type[Layer], str] = {
+    LossLayer: "a loss, which only training needs",
+    HeadLoss: "a loss, which only training needs",
+    layers.MixtureOfExperts: "experts that multiply the rows that chose them",
+}
 """Layers without a form in ONNX, with the reason."""
 
 
