@@ -105,6 +105,15 @@ class Config:
             raise self.refused(key, one_of(among), value)
         return among[value]
 
+    def either(self, *keys: str) -> str:
+        """Return the key among ``keys`` that the config has; several must have one value."""
+        there = [key for key in keys if self.take(key) is not None] or [keys[0]]
+        first = self.take(there[0])
+        for key in there[1:]:
+            if self.take(key) != first:
+                raise self.refused(key, f"{first!r}, as {there[0]} has", self.take(key))
+        return there[0]
+
     def only(self, **supported: Any) -> None:
         """Refuse keys with other values than the supported one."""
         for key, value in supported.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from singanet.layers import (
@@ -11,7 +11,9 @@ from singanet.layers import (
     Dummy,
     Embedding,
     GatedUnit,
+    MixtureOfExperts,
     MultiHeadAttention,
+    Multiply,
     PositionEmbedding,
     QueryKeyNorm,
     RotaryEmbedding,
@@ -56,6 +58,26 @@ class Modules:
     head: str = "lm_head"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The mixtures of experts of a decoder, and the names of their modules in a block.
+
+    ``blocks`` is whether each block has one. ``shared`` is the number of hidden features of a unit
+    that computes every step in addition, or 0; its output is multiplied by a gate of one number.
+    """
+
+    count: int
+    top_k: int
+    hidden: int
+    normalized: bool
+    blocks: Sequence[bool]
+    shared: int = 0
+    router: str = "mlp.gate"
+    gate: str = "mlp.experts.{}.gate_proj"
+    up: str = "mlp.experts.{}.up_proj"
+    down: str = "mlp.experts.{}.down_proj"
+
+
 @dataclass(kw_only=True)
 class DecoderSettings:
     """The settings of a causal transformer. `read_sizes` reads those that all families share.
@@ -95,6 +117,7 @@ class DecoderSettings:
     transposed: bool = True
     norm: QueryKeyNorm | None = None
     relative: Alibi | None = None
+    experts: Experts | None = None
     dropout: float = 0.0
     table_dropout: float = 0.0
     table_width: int | None = None
@@ -197,6 +220,11 @@ def draw(read: Callable[[Config], DecoderSettings], d: ModelDrawing) -> Symbol:
     """Build the net of the settings that ``read`` returns: ``logits``, or ``last_hidden_state``."""
     m = read(d.config)
     names = m.modules
+    if m.experts is not None and d.names is not None:
+        # Before any layer is made: a config alone may have any number.
+        needed = 3 * m.experts.count * sum(m.experts.blocks)
+        if needed > len(d.names):
+            raise d.config.refused("the number of experts", f"{len(d.names)} arrays", needed)
     # With dynamic scaling a config contains the original length alone.
     d.most_steps = max(m.longest, *(turn.reach for turn in m.turns if turn is not None), 0)
     # Learned positions count the steps of a row, and rows of OPT those of a mask.
@@ -314,13 +342,19 @@ class _Block:
 
     def _unit(self, x: Symbol) -> Symbol:
         d, m, names = self.d, self.m, self.m.modules
+        if m.experts is not None and m.experts.blocks[self.k]:
+            return self._mixture(x, m.experts)
         if not names.gate:
             dense = partial(d.dense, bias=m.hidden_bias, transposed=m.transposed)
             y = dense(x, f"{self.name}/up", m.hidden, f"{self.theirs}.{names.up}")
             y = d.activation(y, f"{self.name}/act", m.activation)
             return dense(y, f"{self.name}/down", m.width, f"{self.theirs}.{names.down}")
+        return self._gated(x, "unit", m.hidden, names)
+
+    def _gated(self, x: Symbol, name: str, hidden: int, names: Modules) -> Symbol:
+        m = self.m
         layer = GatedUnit(
-            f"{self.name}/unit", m.hidden, m.width, mode=m.activation, use_bias=m.hidden_bias
+            f"{self.name}/{name}", hidden, m.width, mode=m.activation, use_bias=m.hidden_bias
         )
         places = self._places("down", names.down)
         for order, (part, module) in enumerate((("gate", names.gate), ("up", names.up))):
@@ -328,7 +362,35 @@ class _Block:
                 places |= self._places(part, names.joined_gate, order)
             else:
                 places |= self._places(part, module)
-        return d.put(layer, x, **places)
+        return self.d.put(layer, x, **places)
+
+    def _mixture(self, x: Symbol, experts: Experts) -> Symbol:
+        """Add a mixture of experts, and the unit that computes every step, if there is one."""
+        layer = MixtureOfExperts(
+            f"{self.name}/experts",
+            experts.hidden,
+            experts.count,
+            experts.top_k,
+            mode=self.m.activation,
+            normalized=experts.normalized,
+        )
+        places = self._places("router", experts.router)
+        for k in range(experts.count):
+            for part in ("gate", "up", "down"):
+                places |= self._places(f"{part}_{k}", getattr(experts, part).format(k))
+        y = self.d.put(layer, x, **places)
+        if not experts.shared:
+            return y
+        own = "mlp.shared_expert"
+        modules = replace(
+            self.m.modules, gate=f"{own}.gate_proj", up=f"{own}.up_proj", down=f"{own}.down_proj"
+        )
+        shared = self._gated(x, "shared", experts.shared, modules)
+        theirs = f"{self.theirs}.mlp.shared_expert_gate"
+        gate = self.d.dense(x, f"{self.name}/shared_gate", 1, theirs, bias=False)
+        gate = self.d.activation(gate, f"{self.name}/shared_gate_act", "sigmoid")
+        shared = Multiply(f"{self.name}/shared_product")(shared, gate)
+        return self.d.add(f"{self.name}/experts_add", y, shared)
 
     def _places(
         self, part: str, module: str, order: int = 0, groups: int = 1

@@ -9,6 +9,7 @@ from singanet.errors import ConfigError, brief, did_you_mean, one_of
 from singanet.pretrained import (
     encoder_decoders,
     encoders,
+    expert_families,
     gpt_families,
     image_text,
     llama_families,
@@ -21,6 +22,7 @@ from singanet.pretrained.drawing import Family
 FAMILIES: Mapping[str, Family] = {
     **llama_families.FAMILIES,
     **gpt_families.FAMILIES,
+    **expert_families.FAMILIES,
     **encoders.FAMILIES,
     **modernbert.FAMILIES,
     **encoder_decoders.FAMILIES,

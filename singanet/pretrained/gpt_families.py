@@ -190,9 +190,9 @@ _BLOOM = replace(
 
 def _bloom(c: Config) -> DecoderSettings:
     keys = {
-        "width": _either(c, "n_embed", "hidden_size"),
-        "depth": _either(c, "n_layer", "num_hidden_layers"),
-        "heads": _either(c, "n_head", "num_attention_heads"),
+        "width": c.either("n_embed", "hidden_size"),
+        "depth": c.either("n_layer", "num_hidden_layers"),
+        "heads": c.either("n_head", "num_attention_heads"),
     }
     # Any number of steps is computed; the key has the number in training.
     keys |= dict.fromkeys(("kv_heads", "head_size", "hidden", "activation"), "")
@@ -207,15 +207,6 @@ def _bloom(c: Config) -> DecoderSettings:
     c.skip("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner")
     c.skip("offset_alibi", "skip_bias_add", "skip_bias_add_qkv")
     return made
-
-
-def _either(c: Config, *keys: str) -> str:
-    """Return the key that the config has; several must have one value."""
-    there = [key for key in keys if c.take(key) is not None] or [keys[0]]
-    for key in there[1:]:
-        if c.take(key) != c.take(there[0]):
-            raise c.refused(key, f"{c.take(there[0])!r}, as {there[0]}", c.take(key))
-    return there[0]
 
 
 def _falcon(c: Config) -> DecoderSettings:

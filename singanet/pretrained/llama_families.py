@@ -12,7 +12,7 @@ from singanet.pretrained.config import Config, rotary
 from singanet.pretrained.decoders import DecoderSettings, Modules, decoder_family, read_sizes
 from singanet.pretrained.drawing import ACTIVATIONS, Family
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
 _LLAMA = Modules()
 _POST_NORMS = ("", "post_attention_layernorm", "", "post_feedforward_layernorm")
 _ALL_NORMS = (
@@ -39,8 +39,8 @@ def llama_like(
     """
     norm = partial(RMSNorm, epsilon=c.number("rms_norm_eps", epsilon), offset=offset)
     made = read_sizes(c, modules, norm, **defaults)
-    turns = rotary(c, made.longest, thetas or {_FULL: 10000.0})
-    made.turns = [turns[_FULL]] * made.depth
+    turns = rotary(c, made.longest, thetas or {FULL: 10000.0})
+    made.turns = [turns[FULL]] * made.depth
     return made
 
 
@@ -63,8 +63,8 @@ def _with_layer_norms(
     """
     norm = partial(LayerNorm, epsilon=c.number(key, 1e-5), center=center)
     made = read_sizes(c, modules, norm, keys, **defaults)
-    turns = rotary(c, made.longest, {_FULL: theta}, fraction, interleaved)
-    made.turns = [turns[_FULL]] * made.depth
+    turns = rotary(c, made.longest, {FULL: theta}, fraction, interleaved)
+    made.turns = [turns[FULL]] * made.depth
     return made
 
 
@@ -85,7 +85,7 @@ def _granite(c: Config) -> DecoderSettings:
 
 
 def _smollm3(c: Config) -> DecoderSettings:
-    made = llama_like(c, kv_heads=4, longest=32768, thetas={_FULL: 2e6}, tied=True)
+    made = llama_like(c, kv_heads=4, longest=32768, thetas={FULL: 2e6}, tied=True)
     made.biases, made.hidden_bias = c.flag("attention_bias", False), c.flag("mlp_bias", False)
     made.padding = 128004
     every = c.count("no_rope_layer_interval", 4)
@@ -94,9 +94,9 @@ def _smollm3(c: Config) -> DecoderSettings:
         raise c.refused("no_rope_layers", f"a list of {made.depth} numbers, 0 or 1", turned)
     window = c.count_or_none("sliding_window")
     window = window if c.flag("use_sliding_window", False) else None
-    late = _FULL if window is None else _SLIDING
-    kinds = _kinds(c, [_FULL if turns else late for turns in turned], window)
-    made.windows = [window if kind == _SLIDING else None for kind in kinds]
+    late = FULL if window is None else SLIDING
+    kinds = attention_kinds(c, [FULL if turns else late for turns in turned], window)
+    made.windows = [window if kind == SLIDING else None for kind in kinds]
     pairs = zip(made.turns, turned, strict=True)
     made.turns = [turn if turns else None for turn, turns in pairs]
     c.skip("max_window_layers")
@@ -140,18 +140,18 @@ def _slide_late(c: Config, made: DecoderSettings) -> None:
     window = c.count_or_none("sliding_window", 4096)
     window = window if c.flag("use_sliding_window", False) else None
     first = c.count("max_window_layers", 28, least=0)
-    late = _SLIDING if window is not None else _FULL
-    kinds = _kinds(c, [_FULL if k < first else late for k in range(made.depth)], window)
-    made.windows = [window if kind == _SLIDING else None for kind in kinds]
+    late = SLIDING if window is not None else FULL
+    kinds = attention_kinds(c, [FULL if k < first else late for k in range(made.depth)], window)
+    made.windows = [window if kind == SLIDING else None for kind in kinds]
 
 
-def _kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
+def attention_kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
     """Return the attention types by block: the config's list, or ``usual``."""
     kinds = c.texts("layer_types", len(usual)) or usual
-    if not {_FULL, _SLIDING} >= set(kinds):
-        raise c.refused("layer_types", f"{_FULL!r} and {_SLIDING!r}", kinds)
-    if window is None and _SLIDING in kinds:
-        raise c.refused("sliding_window", f"a width, since layer_types has {_SLIDING!r}", None)
+    if not {FULL, SLIDING} >= set(kinds):
+        raise c.refused("layer_types", f"{FULL!r} and {SLIDING!r}", kinds)
+    if window is None and SLIDING in kinds:
+        raise c.refused("sliding_window", f"a width, since layer_types has {SLIDING!r}", None)
     return kinds
 
 
@@ -163,15 +163,15 @@ def _alternate(
 ) -> None:
     """Set sliding windows in all blocks but every ``every``-th, and ``turns`` by type."""
     window = c.count_or_none("sliding_window", 4096)
-    usual = [_SLIDING if (k + 1) % every else _FULL for k in range(made.depth)]
-    kinds = _kinds(c, usual, window)
-    made.windows = [window if kind == _SLIDING else None for kind in kinds]
+    usual = [SLIDING if (k + 1) % every else FULL for k in range(made.depth)]
+    kinds = attention_kinds(c, usual, window)
+    made.windows = [window if kind == SLIDING else None for kind in kinds]
     made.turns = [turns[kind] for kind in kinds]
 
 
 def _olmo(c: Config) -> DecoderSettings:
     made = read_sizes(c, _LLAMA, partial(LayerNorm, epsilon=1e-5, affine=False))
-    made.turns = [rotary(c, made.longest, {_FULL: 10000.0})[_FULL]] * made.depth
+    made.turns = [rotary(c, made.longest, {FULL: 10000.0})[FULL]] * made.depth
     made.biases, made.padding = c.flag("attention_bias", False), 1
     c.only(clip_qkv=None)
     return made
@@ -185,7 +185,7 @@ def _olmo2(c: Config, thetas: Mapping[str, float] | None = None) -> DecoderSetti
 
 
 def _olmo3(c: Config) -> DecoderSettings:
-    thetas = {_FULL: 5e5, _SLIDING: 5e5}
+    thetas = {FULL: 5e5, SLIDING: 5e5}
     made = _olmo2(c, thetas)
     _alternate(c, made, 4, rotary(c, made.longest, thetas))
     return made
@@ -193,15 +193,15 @@ def _olmo3(c: Config) -> DecoderSettings:
 
 def _gemma(c: Config) -> DecoderSettings:
     c.only(hidden_activation="gelu_pytorch_tanh")
-    made = _gemma_like(c, _LLAMA, "hidden_act", {_FULL: 10000.0})
+    made = _gemma_like(c, _LLAMA, "hidden_act", {FULL: 10000.0})
     if c.take("hidden_act") == "gelu":  # an older name of the same
         made.activation = ACTIVATIONS["gelu_pytorch_tanh"]
     return made
 
 
 def _gemma2(c: Config) -> DecoderSettings:
-    made = _later_gemma(c, {_FULL: 10000.0}, kv_heads=4)
-    turns = dict.fromkeys((_FULL, _SLIDING), made.turns[0])
+    made = _later_gemma(c, {FULL: 10000.0}, kv_heads=4)
+    turns = dict.fromkeys((FULL, SLIDING), made.turns[0])
     _alternate(c, made, 2, turns)
     made.softcap = c.number_or_none("attn_logit_softcapping", 50.0)
     made.final_softcap = c.number_or_none("final_logit_softcapping", 30.0)
@@ -210,7 +210,7 @@ def _gemma2(c: Config) -> DecoderSettings:
 
 def _gemma3(c: Config) -> DecoderSettings:
     local = c.number("rope_local_base_freq", 10000.0)
-    thetas = {_FULL: 1e6, _SLIDING: local}
+    thetas = {FULL: 1e6, SLIDING: local}
     made = _later_gemma(c, thetas, kv_heads=4, longest=131072)
     every = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
     _alternate(c, made, every, rotary(c, made.longest, thetas))
@@ -314,7 +314,7 @@ def _cohere(c: Config, theta: float = 5e5) -> DecoderSettings:
 def _cohere2(c: Config) -> DecoderSettings:
     made = _cohere(c, theta=10000.0)
     # Blocks that see all keys have no positions.
-    turns = {_FULL: None, _SLIDING: made.turns[0]}
+    turns = {FULL: None, SLIDING: made.turns[0]}
     _alternate(c, made, c.count("sliding_window_pattern", 4), turns)
     c.only(order_of_interleaved_layers="local_attn_first", position_embedding_type="rope_gptj")
     c.only(rotary_pct=1.0, use_gated_activation=True, use_parallel_block=True)

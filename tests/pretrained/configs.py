@@ -40,6 +40,18 @@ CONFIGS = {
     "cohere": _TEXT | {"architectures": ["CohereForCausalLM"], "logit_scale": 0.25},
     "cohere2": _TEXT | {"architectures": ["Cohere2ForCausalLM"], "sliding_window": 4,
                         "sliding_window_pattern": 2},
+    "mixtral": _DECODER | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4},
+    "qwen2_moe": _DECODER | {
+        "architectures": ["Qwen2MoeForCausalLM"], "moe_intermediate_size": 8, "num_experts": 6,
+        "shared_expert_intermediate_size": 8,
+    },
+    "qwen3_moe": _DECODER | {
+        "architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0], "num_experts": 8,
+        "moe_intermediate_size": 8,
+    },
+    "olmoe": _TEXT | {
+        "architectures": ["OlmoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
+    },
     "gpt_neox": _TEXT | {"architectures": ["GPTNeoXForCausalLM"], "rotary_pct": 0.5},
     "gpt_neo": {
         "architectures": ["GPTNeoForCausalLM"], "attention_types": [[["global", "local"], 1]],

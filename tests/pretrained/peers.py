@@ -50,6 +50,9 @@ OPT = {
     "max_position_embeddings": 64, "vocab_size": WORDS, "dropout": 0.0,
 }  # fmt: skip
 BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": WORDS}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3}
+SMALL = EXPERTS | {"moe_intermediate_size": 20}
+SHARED = SMALL | {"shared_expert_intermediate_size": 24}
 GPT_NEO = {
     "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64,
     "vocab_size": WORDS, "attention_types": [[["global", "local"], 1]], "window_size": 4,
@@ -160,6 +163,19 @@ MODELS = {
         "Cohere2ForCausalLM",
         GROUPED | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        GROUPED | {"num_local_experts": 5, "sliding_window": 6, "head_dim": 10},
+    ),
+    "qwen2-moe": ("Qwen2MoeForCausalLM", GROUPED | SHARED | {"norm_topk_prob": True}),
+    "qwen2-moe with windows": (
+        "Qwen2MoeForCausalLM",
+        GROUPED | SHARED | {"use_sliding_window": True, "sliding_window": 4},
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM", GROUPED | SMALL | {"mlp_only_layers": [1], "head_dim": 10},
+    ),
+    "olmoe": ("OlmoeForCausalLM", GROUPED | EXPERTS),
     "gpt-neox": ("GPTNeoXForCausalLM", TEXT | {"rope_parameters": HALF}),
     "gpt-neox in a row": (
         "GPTNeoXForCausalLM",
@@ -301,10 +317,27 @@ def theirs(model, x, dy):
         # The files have both as one.
         parts = grads.pop(name), grads.pop(name.replace("gate_proj", "up_proj"))
         grads[name.replace("gate_proj", "weights_in")] = np.concatenate(parts)
-    return {name: y.detach().numpy() for name, y in found.items()}, grads
+    return {name: y.detach().numpy() for name, y in found.items()}, dict(in_files(model, grads))
 
 
 def queries_for(name):
     """The name of an array, with queries in place of keys."""
     names = {"k": "q", "key": "query"}
     return re.sub(r"\bk(?=_lin|_proj|\b)|\bkey\b", lambda found: names[found[0]], name)
+
+
+def in_files(model, arrays):
+    """Arrays of a model with one for all experts, by the names and in the parts of its files."""
+    mixtral = model.config.model_type == "mixtral"
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for name, array in arrays.items():
+        name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        stem, _, part = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            yield name, array
+            continue
+        for expert, whole in enumerate(array):
+            joined = part == "gate_up_proj"
+            parts = np.split(whole, 2) if joined else [whole]
+            for own, matrix in zip(names[:2] if joined else names[2:], parts, strict=True):
+                yield f"{stem}.{expert}.{own}.weight", matrix
