@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
-from singanet.ops import numpy_ops, threads, workers
+from singanet.ops import neighbours, numpy_ops, threads, workers
+from singanet.ops.casts import has_compiler
+from singanet.ops.llvm.pool import is_offered
 from singanet.ops.onednn import find_library, library, set_threads
 from singanet.ops.threads import within
 from singanet.ops.workers import side_by_side
@@ -234,6 +236,96 @@ def test_ctrl_c_that_ctypes_drops_comes_out(region):
     assert dropped == [KeyboardInterrupt]
 
 
+# -- The library's own pool ----------------------------------------------------------------------
+
+
+def pool_code(body):
+    """A script with a convolution that two threads share, and its value by one."""
+    return f"""
+import os, signal, sys, threading, time
+import numpy as np
+from singanet.ops import threads
+threads._setting.threads = 2
+from singanet.ops.llvm import LlvmOps
+x = np.ones((1, 64, 32, 32), np.float32)
+w = np.full((64, 64, 3, 3), 2.0**-9, np.float32)
+from tests.ops.kernel_rows import PLAIN
+def predict(ops=LlvmOps()):
+    return ops.conv2d_constant(x, w, None, PLAIN)
+with threads.one_thread():
+    wanted = LlvmOps().conv2d_constant(x, w, None, PLAIN)
+def check(times=50):
+    for _ in range(times):
+        assert np.array_equal(predict(), wanted)
+def others():
+    return [t for t in threading.enumerate() if t.name == "singanet pool"]
+check()
+assert len(others()) == 1
+{body}
+print("right")
+"""
+
+
+needs_pool = pytest.mark.skipif(
+    not (is_offered() and has_compiler()), reason="no pool on this system"
+)
+
+IN_A_FORK = """
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        check()
+        threads._changed(2)
+        check()
+        os._exit(0 if len(others()) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+check()
+"""
+IN_TWO_THREADS = """
+wrong = []
+def work():
+    try:
+        check(300)
+    except BaseException as error:
+        wrong.append(error)
+both = [threading.Thread(target=work) for _ in range(2)]
+for each in both: each.start()
+for each in both: each.join()
+assert not wrong
+"""
+AFTER_CHANGES = """
+for count in (1, 2, 1, 2):
+    threads._changed(count)
+    check()
+assert len(others()) == 1
+time.sleep(0.05)  # asleep
+check()
+"""
+AFTER_INTERRUPTS = """
+import signal
+struck = 0
+for _ in range(20):
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        while True: check(1)
+    except KeyboardInterrupt:
+        struck += 1
+assert struck == 20
+check()
+"""
+
+
+@needs_pool
+@pytest.mark.parametrize(
+    "body",
+    [IN_A_FORK, IN_TWO_THREADS, AFTER_CHANGES, AFTER_INTERRUPTS],
+    ids=["fork", "two threads", "changes", "interrupts"],
+)
+def test_the_pool_gives_the_bits_of_one_thread(body):
+    assert python(pool_code(body)).endswith("right\n")
+
+
 # -- Other users of the cores --------------------------------------------------------------------
 
 
@@ -243,11 +335,11 @@ class Waits:
     def __init__(self, monkeypatch):
         self.now = self.waited = self.worked = 1
         self.begun, self.collide, self.parted, self.busy = [], False, 0, False
-        monkeypatch.setattr(library, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(library, "thread_time_ns", lambda: self.worked)
-        monkeypatch.setattr(library, "_waited", lambda: self.waited)
-        monkeypatch.setattr(library, "_put_apart", self.put_apart)
-        self.watch = library.Neighbours(self)
+        monkeypatch.setattr(neighbours, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(neighbours, "thread_time_ns", lambda: self.worked)
+        monkeypatch.setattr(neighbours, "_waited", lambda: self.waited)
+        monkeypatch.setattr(neighbours, "_put_apart", self.put_apart)
+        self.watch = neighbours.Neighbours(self)
         self.watch.look()
 
     def put_apart(self):
@@ -262,7 +354,7 @@ class Waits:
 
     def pass_by(self, looks, share, step=1.0, work=0.0):
         for _ in range(looks):
-            passed = int(step * library._LOOK)
+            passed = int(step * neighbours._LOOK)
             self.now += passed
             self.waited += share * passed
             self.worked += work * passed
@@ -287,7 +379,7 @@ def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(waits):
     assert waits.pass_by(2, 0.4)
     # The tests' own process may have neighbours, too.
     now = [thread for thread in threading.enumerate() if thread not in before]
-    held = [thread for thread in now if thread.name == library.KEPT]
+    held = [thread for thread in now if thread.name == neighbours.KEPT]
     assert len(held) == 1
     assert waits.pass_by(9, 0.0)
     assert waits.pass_by(1, 0.4), "it was another one's pause"
@@ -344,17 +436,17 @@ def test_two_on_one_core_are_put_apart_and_not_bound(two_cores, monkeypatch, tmp
         for process in spinning:
             assert process.stdout.read(1) == b"x"
             (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}/task/{process.pid}")
-        monkeypatch.setattr(library, "_TASKS", tmp_path)
+        monkeypatch.setattr(neighbours, "TASKS", tmp_path)
         for process in spinning:
             os.sched_setaffinity(process.pid, {two_cores[0]})
-        assert not library._put_apart(), "their user bound them"
+        assert not neighbours._put_apart(), "their user bound them"
         # Bound to one core until the moment before.
         seen, ask = [], os.sched_getaffinity
         monkeypatch.setattr(os, "sched_getaffinity", lambda task: set(two_cores))
         monkeypatch.setattr(
             os, "sched_setaffinity", lambda task, cores: seen.append((task, set(cores)))
         )
-        assert library._put_apart()
+        assert neighbours._put_apart()
         (moved, where), (again, free) = seen
         assert moved == again
         assert where == {two_cores[1]}
@@ -370,9 +462,9 @@ def test_only_threads_that_run_have_a_core(tmp_path):
     sleeping = threading.Thread(target=time.sleep, args=(0.2,))
     sleeping.start()
     time.sleep(0.05)
-    assert library._runs_on(Path(f"/proc/self/task/{sleeping.native_id}")) is None
-    assert library._runs_on(tmp_path / "1") is None
-    own = library._runs_on(Path(f"/proc/self/task/{threading.get_native_id()}"))
+    assert neighbours._runs_on(Path(f"/proc/self/task/{sleeping.native_id}")) is None
+    assert neighbours._runs_on(tmp_path / "1") is None
+    own = neighbours._runs_on(Path(f"/proc/self/task/{threading.get_native_id()}"))
     assert own in os.sched_getaffinity(0)
     sleeping.join()
 

@@ -55,17 +55,27 @@ class NativeCall(partial[object]):
         return [self.cut(start + first, start + last) for first, last in ranges]
 
     failed: Callable[[int], object] | None = None
+    look: Callable[[], object] | None = None
 
 
 class ThreadCount(partial[object]):
-    """A call that sets the thread count; ``settled`` notes that C has set it."""
+    """A call that sets the thread count; ``settled`` notes that C has set it.
+
+    ``look`` is a `Look` if there are several threads.
+    """
 
     record: Record
+    look: Callable[[], object] | None = None
     settled: Callable[[], object]
 
 
 class Look(partial[object]):
     """A call that looks for other processes on the cores; once in a chain is enough."""
+
+    @property
+    def look(self) -> Look:
+        """Itself."""
+        return self
 
 
 class Divided(partial[object]):
@@ -135,7 +145,7 @@ class Chain:
         # Kept alive.
         self._row = row
         first = next(k for k, call in enumerate(row) if isinstance(call, NativeCall))
-        looks = [call for call in row if isinstance(call, Look)][:1]
+        looks = [call.look for call in row if call.look is not None][:1]
         counts = [call for call in row[:first] if isinstance(call, ThreadCount)]
         self._before = [*looks, *counts]
         rest = [call for call in row[first:] if not isinstance(call, Look)]
@@ -145,7 +155,7 @@ class Chain:
         natives = [call for call in rest if isinstance(call, NativeCall)]
         self._raise = next((call.failed for call in natives if call.failed is not None), None)
         given = address(self._records), address(self._failed), len(rest)
-        self._call = compiled_call(_calls(), given, all(call.brief for call in natives))
+        self._call = compiled_call(function_of("calls"), given, all(call.brief for call in natives))
 
     def __call__(self) -> None:
         """Make the calls. Errors: the error of the last one that failed."""
@@ -169,35 +179,41 @@ class Jobs:
     ``start`` is the address of a function that runs another on all threads, such as GNU's
     ``GOMP_parallel``, ``number`` that of a function that returns the calling thread's number.
     ``busy`` has one number, not 0 while other processes use the cores: a job then runs on the
-    calling thread. ``look`` keeps it up to date.
+    calling thread. ``look`` keeps it up to date. ``pool`` is for the library's own threads.
     """
 
     def __init__(
-        self, threads: int, start: int, number: int, busy: Array, look: Callable[[], None] | None
+        self,
+        threads: int,
+        start: int,
+        number: int,
+        busy: Array,
+        look: Callable[[], None] | None,
+        pool: int = 0,
     ) -> None:
         self.threads, self._start, self._number = threads, start, number
-        self._busy = busy
+        self._busy, self._pool = busy, pool
         self.look = None if look is None else Look(look)
 
     def share(self, stages: Stages, brief: bool) -> list[Work]:
         """Return the calls that run ``stages``; all parts of a stage end before the next begins."""
-        from singanet.ops.compiled.chain import CALL, HEADER, LINE
+        from singanet.ops.compiled.chain import HEADER, LINE
 
         counts = [len(stage) for stage in stages]
         records = [_records(part) for stage in stages for part in stage]
         table = np.array([(address(each), len(each)) for each in records], np.int64)
-        flags = _aligned(LINE * sum(1 + count for count in counts))
-        job = _aligned(8 * len(HEADER) + 24 * len(stages))
-        assert CALL == 48
+        flags = aligned(LINE * sum(1 + count for count in counts))
+        job = aligned(8 * len(HEADER) + 24 * len(stages))
         header = {
             "stages": len(stages),
             "threads": self.threads,
             "share": self._start,
             "number": self._number,
-            "body": _function("body").address,
-            "enter": _function("enter").address,
+            "body": function_of("body").address,
+            "enter": function_of("enter").address,
             "busy": address(self._busy),
             "rest": _rest(),
+            "pool": self._pool,
         }
         job[: len(HEADER)] = [header.get(name, 0) for name in HEADER]
         parts = lines = 0
@@ -205,14 +221,14 @@ class Jobs:
         for row, count in zip(rows, counts, strict=False):
             row[:] = count, address(table) + 16 * parts, address(flags) + LINE * lines
             parts, lines = parts + count, lines + 1 + count
-        share = _function("share")
+        share = function_of("share")
         made = compiled_call(share, (address(job),), brief)
         made.stages = stages
         made.__dict__["kept"] = records, table, flags, job, self._busy
         return [made] if self.look is None else [self.look, made]
 
 
-def _aligned(nbytes: int) -> Array:
+def aligned(nbytes: int) -> Array:
     """Return zeros whose memory starts with a line of the cache."""
     raw = np.zeros(-(-nbytes // 8) + _LINE // 8, np.int64)
     start = -address(raw) % _LINE // 8
@@ -226,12 +242,8 @@ def _rest() -> int:
 
 
 @cache
-def _calls() -> CompiledFunction:
-    return _function("calls")
-
-
-@cache
-def _function(name: str) -> CompiledFunction:
+def function_of(name: str) -> CompiledFunction:
+    """Return a function of `singanet.ops.compiled.chain`."""
     from singanet.ops.compiled import chain, engine
 
     return engine.known(getattr(chain, name))

@@ -15,14 +15,31 @@ CALL = 48
 LINE = 64
 """Bytes of a flag: threads write different ones without waiting for each other."""
 
-HEADER = ("failed", "turn", "stages", "threads", "share", "number", "body", "enter", "busy", "rest")
+HEADER = (
+    "failed", "turn", "stages", "threads", "share", "number", "body", "enter", "busy", "rest",
+    "pool",
+)  # fmt: skip
 """The long integers of a job.
 
 A result that means failure; the number of the run; counts of stages and threads; the addresses of
 the functions that start the threads and tell a thread's number, of `body` and of `enter`, of a
-number that is not 0 while other processes use the cores, and of the function that gives up the rest
-of a core's time.
+number that is not 0 while other processes use the cores, of the function that gives up the rest of
+a core's time, and of the library's own pool, if its threads run the job.
 """
+
+POOL = ("lock", "calls", "job", "active", "asleep", "busy", "futex", "syscall")
+"""The long integers of a pool, `LINE` bytes each.
+
+Whether a caller uses it; the number of jobs so far; the address of the present job; the threads
+that may use it, and that sleep; the address of a number that is not 0 while other processes use the
+cores; the number of the system call that sleeps and wakes, and the address of its function.
+"""
+
+_WAKE, _SLEEP, _ALL = 129, 128, 1 << 30
+"""Arguments of Linux's futex: within a process; all threads."""
+
+_AWAKE = 1 << 12
+"""Turns of waiting until a thread sleeps: some 100 microseconds, the gap between two kernels."""
 
 _SPINS = 256
 """Turns of waiting between two attempts to let other threads have the core."""
@@ -78,7 +95,7 @@ def body() -> Code:
                 _make(code, first, failed, code.long(table, code.sum(at, 8)))
                 code.count(1, flags, 0)
         wanted = code.times(turn, count)
-        with code.again_while(lambda: code.below(code.shared_long(flags, 0), wanted)) as k:
+        with code.again_while(lambda _: code.below(code.shared_long(flags, 0), wanted)) as k:
             code.pause()
             with code.when(code.same(code.rest(k, _SPINS), _SPINS - 1)):
                 code.run(code.long(job, _place("rest")))
@@ -106,3 +123,80 @@ def share() -> Code:
         enters, threads = (code.long(job, _place(name)) for name in ("enter", "threads"))
         code.run(code.long(job, _place("share")), enters, code.address(job), threads, 0)
     return code
+
+
+def _line(name: str) -> int:
+    return LINE * POOL.index(name)
+
+
+def start() -> Code:
+    """Write a function that runs a job on the calling thread and the threads of a pool.
+
+    It has the arguments of ``GOMP_parallel``, of which only the job matters. The job is the calling
+    thread's alone if another uses the pool.
+    """
+    code = Code("start", pointers=2, numbers=2)
+    _, job, *_ = code.arguments
+    pool = code.pointer_at(code.long(job, _place("pool")))
+    body, here = code.long(job, _place("body")), code.address(job)
+    taken = code.exchange(1, pool, _line("lock"))
+    with code.when(code.differs(taken, 0)):
+        code.run(body, here, 0)
+    with code.when(code.same(taken, 0)):
+        code.store_shared(here, pool, _line("job"))
+        code.count(1, pool, _line("calls"))
+        with code.when(code.differs(code.shared_long(pool, _line("asleep")), 0)):
+            _futex(code, pool, _WAKE, _ALL)
+        code.run(body, here, 0)
+        code.store_shared(0, pool, _line("job"))
+        # A thread that has seen the job may still read its memory.
+        with code.again_while(
+            lambda _: code.differs(code.shared_long(pool, _line("active")), 0)
+        ) as k:
+            code.pause()
+            with code.when(code.same(code.rest(k, _SPINS), _SPINS - 1)):
+                code.run(code.long(job, _place("rest")))
+        code.store_shared(0, pool, _line("lock"))
+    return code
+
+
+def serve() -> Code:
+    """Write a function of a pool, of a long integer of its own and of a thread's number.
+
+    It runs the pool's jobs and does not return.
+    """
+    code = Code("serve", pointers=2, numbers=1)
+    pool, seen, thread = code.arguments
+    busy = code.pointer_at(code.long(pool, _line("busy")))
+    with code.again_while(lambda _: code.same(0, 0)):
+        before = code.long(seen, 0)
+
+        def is_awake(turn: Value) -> Value:
+            return code.all_hold(
+                code.same(code.shared_long(pool, _line("calls")), before),
+                code.below(turn, _AWAKE),
+                code.same(code.shared_long(busy, 0), 0),
+            )
+
+        with code.again_while(is_awake):
+            code.pause()
+        code.count(1, pool, _line("asleep"))
+        # The system returns at once if there was a job since.
+        with code.again_while(lambda _: code.same(code.shared_long(pool, _line("calls")), before)):
+            _futex(code, pool, _SLEEP, before)
+        code.count(-1, pool, _line("asleep"))
+        code.store_long(code.shared_long(pool, _line("calls")), seen, 0)
+        code.count(1, pool, _line("active"))
+        job = code.shared_long(pool, _line("job"))
+        with code.when(code.differs(job, 0)):
+            given = code.pointer_at(job)
+            with code.when(code.below(thread, code.long(given, _place("threads")))):
+                code.run(code.long(given, _place("body")), job, thread)
+        code.count(-1, pool, _line("active"))
+    return code
+
+
+def _futex(code: Code, pool: Value, action: int, value: Value) -> None:
+    call, number = (code.long(pool, _line(name)) for name in ("syscall", "futex"))
+    place = code.address(code.beyond(pool, _line("calls")))
+    code.run(call, number, place, action, value, 0, 0, 0)

@@ -247,8 +247,8 @@ class Code:
         return self._at.and_(self._long(number), self._long(other))
 
     @contextmanager
-    def again_while(self, condition: Callable[[], Value]) -> Iterator[Value]:
-        """Write a loop while the condition is true; yield the number of the turn."""
+    def again_while(self, condition: Callable[[Value], Value]) -> Iterator[Value]:
+        """Write a loop while the condition of the turn's number is true; yield the number."""
         at = self._at
         before = at.block
         head, body, end = (self._function.append_basic_block() for _ in range(3))
@@ -256,7 +256,7 @@ class Code:
         at.position_at_end(head)
         number = at.phi(_LONG)
         number.add_incoming(_LONG(0), before)
-        at.cbranch(condition(), body, end)
+        at.cbranch(condition(number), body, end)
         at.position_at_end(body)
         yield number
         number.add_incoming(at.add(number, _LONG(1)), at.block)
@@ -266,6 +266,13 @@ class Code:
     def differs(self, number: Value, other: Value) -> Value:
         """Return whether two long integers differ."""
         return self._at.icmp_signed("!=", self._long(number), self._long(other))
+
+    def all_hold(self, *conditions: Value) -> Value:
+        """Return whether all conditions are true."""
+        found = conditions[0]
+        for condition in conditions[1:]:
+            found = self._at.and_(found, condition)
+        return found
 
     def below(self, number: Value, other: Value) -> Value:
         """Return whether a long integer is less than another."""

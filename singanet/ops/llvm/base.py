@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from singanet.base.kinds import Ranges
+from singanet.ops.casts import has_compiler
 from singanet.ops.costs import ADDS_A_PASS, BUILT_IN, Speeds
 from singanet.ops.llvm.plans import Build, PlanRuntime
+from singanet.ops.llvm.pool import is_offered, pool
 from singanet.ops.numpy import NumpyOps
 from singanet.ops.threads import changes, default_threads, is_alone
 from singanet.types import Array
@@ -43,7 +45,9 @@ class PlannedOps(NumpyOps):
         return found
 
     def _made(self) -> Any:
-        return PlanRuntime(default_threads())
+        threads = default_threads()
+        shares = threads > 1 and is_offered() and has_compiler()
+        return PlanRuntime(threads, pool().jobs(threads) if shares else None)
 
     @property
     def threads(self) -> int:

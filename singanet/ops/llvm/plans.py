@@ -114,8 +114,8 @@ class PlanRuntime:
 
     side_by_side: Callable[[Parts], None] = staticmethod(workers.side_by_side)
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, threads: int, jobs: Jobs | None = None) -> None:
+        self.threads, self.jobs = threads, jobs
         self.changes = changes()
         self._plans: OrderedDict[Hashable, Runnable | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
@@ -156,7 +156,9 @@ class PlanRuntime:
     ) -> Runnable | None:
         """Build a `plan` now, for the caller alone."""
         brief = work < SHARED
-        return build(PythonCrew(1 if brief else self.threads, brief), *key)
+        shares = not brief or (self.jobs is not None and work >= JOINED)
+        crew = PythonCrew(self.threads if shares else 1, brief, jobs=self.jobs)
+        return build(crew, *key)
 
     def trim(self, prepared: bool = False) -> None:
         """Free the scratch memory; the next kernel that needs some allocates it again.
