@@ -6,6 +6,7 @@ The matrix is read in memory order: a processor foresees one stream, and not sev
 from __future__ import annotations
 
 from functools import reduce
+from itertools import product
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES, OUTPUTS
@@ -135,34 +136,35 @@ def _along(
 
 
 _ROWS = 6
-"""Rows whose sums of a panel stay in registers."""
+"""Rows whose sums stay in registers: of a panel's vectors if these are ``wide``, else of one."""
 
 
-def _groups(rows: int) -> list[range]:
-    """Return ranges of at most `_ROWS` rows, of about equal size."""
-    return [range(*cut) for cut in cuts(rows, -(-rows // _ROWS))]
+def _groups(rows: int, most: int) -> list[range]:
+    """Return ranges of ``most`` rows or fewer, of about equal size."""
+    return [range(*cut) for cut in cuts(rows, -(-rows // most))]
 
 
-def panels_product(rows: int) -> Code:
+def panels_product(rows: int, wide: bool) -> Code:
     """Write a function that multiplies ``rows`` rows by a matrix of whole panels, in C order.
 
     Its pointers: matrix, products, rows. Its integers: inputs, outputs, the lines of a block that
     stays in the second cache, and the range of panels. The next block is read beside the arithmetic
     on one.
     """
-    code = Code(f"panels_{rows}", pointers=3, numbers=5)
+    code = Code(f"panels_{rows}_{wide}", pointers=3, numbers=5)
     matrix, y, x, inputs, outputs, lines, first, last = code.arguments
     across, vectors = code.times(outputs, FLOAT), range(PANEL // LANES)
+    pieces = [vectors] if wide else [range(v, v + 1) for v in vectors]
     with code.each(0, code.whole(code.sum(inputs, lines, -1), lines)) as block:
         start = code.times(block, lines)
         stop = code.lesser(code.sum(start, lines), inputs)
         with code.each(first, last) as panel:
             column = code.times(panel, PANEL * FLOAT)
-            for group in _groups(rows):
+            for piece, group in product(pieces, _groups(rows, _ROWS)):
                 places = {
                     (row, v): code.sum(code.times(across, row), column, _VECTOR * v)
                     for row in group
-                    for v in vectors
+                    for v in piece
                 }
                 sums = {
                     key: code.if_first(block, code.number(0.0), code.floats(y, place))
@@ -170,32 +172,32 @@ def panels_product(rows: int) -> Code:
                 }
                 with code.each(start, stop, kept=sums) as line:
                     at = code.sum(code.times(line, across), column)
-                    if not group.start:
+                    if not group.start and not piece.start:
                         following = code.sum(at, code.times(lines, across))
                         code.bring(matrix, following, PANEL * FLOAT)
-                    some = [code.floats(matrix, code.sum(at, _VECTOR * v)) for v in vectors]
+                    some = [(v, code.floats(matrix, code.sum(at, _VECTOR * v))) for v in piece]
                     for row in group:
                         place = code.times(code.sum(code.times(inputs, row), line), FLOAT)
                         factor = code.all_of(x, place)
-                        for v, numbers in enumerate(some):
+                        for v, numbers in some:
                             sums[row, v] = code.add_product(sums[row, v], factor, numbers)
                 for key, place in places.items():
                     code.store(sums[key], y, place)
     return code
 
 
-def transposed_product(rows: int) -> Code:
+def transposed_product(rows: int, wide: bool) -> Code:
     """Write a function that multiplies ``rows`` rows by a matrix (outputs, inputs) in C order.
 
     Its pointers: matrix, products, rows. Its integers: inputs, a multiple of `LANES`, outputs, and
     the range of fours of outputs; of a number that is no multiple the last four overlap others.
     """
-    code = Code(f"transposed_{rows}", pointers=3, numbers=4)
+    code = Code(f"transposed_{rows}_{wide}", pointers=3, numbers=4)
     matrix, y, x, inputs, outputs, first, last = code.arguments
     size, some = code.times(inputs, FLOAT), range(OUTPUTS)
     with code.each(first, last) as four:
         output = code.lesser(code.times(four, OUTPUTS), code.less(outputs, OUTPUTS))
-        for group in _groups(rows):
+        for group in _groups(rows, _ROWS if wide else 1):
             sums = {(row, k): code.number(0.0) for row in group for k in some}
             with code.each(0, size, _VECTOR, sums) as at:
                 starts = [code.sum(code.times(code.sum(output, k), size), at) for k in some]

@@ -34,8 +34,10 @@ def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-_FEW, _SOME = 4, 16
-"""Rows up to which the time goes into reading the matrix, and up to which it hides arithmetic."""
+_FEW = 4
+"""Rows up to which the time goes into reading the matrix."""
+_SOME, _SOME_NARROW = 16, 8
+"""Rows up to which reading takes as long as arithmetic; on narrow registers of a whole panel."""
 _BLOCK = 1 << 17
 """Bytes of a matrix that stay in the second cache."""
 _READ_LEAST = 1 << 12
@@ -57,19 +59,32 @@ def _few_fit(
         and x.shape[1] == len(weight)
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
-        and _orders_fit(len(x), weight)
         and (out is None or (out.flags.c_contiguous and out.shape == (len(x), weight.shape[1])))
         and has_compiler()
+        and _orders_fit(len(x), weight)
     )
 
 
 def _orders_fit(rows: int, weight: Array) -> bool:
-    inputs, outputs = weight.shape
-    if weight.flags.c_contiguous:
-        return rows * outputs <= _LINE if rows <= _FEW else outputs % PANEL == 0
-    return weight.flags.f_contiguous and (
-        rows <= _FEW or (inputs % LANES == 0 and outputs >= OUTPUTS)
-    )
+    transposed = not weight.flags.c_contiguous
+    if transposed and not weight.flags.f_contiguous:
+        return False
+    if _are_some(rows, *weight.shape, transposed):
+        return transposed or rows <= (_SOME if _is_wide() else _SOME_NARROW)
+    return rows <= _FEW and (transposed or rows * weight.shape[1] <= _LINE)
+
+
+def _are_some(rows: int, inputs: int, outputs: int, transposed: bool) -> bool:
+    """Whether sums of several rows stay in registers."""
+    fits = inputs % LANES == 0 and outputs >= OUTPUTS if transposed else outputs % PANEL == 0
+    return rows > 2 and fits
+
+
+@cache
+def _is_wide() -> bool:
+    from singanet.ops.compiled import engine
+
+    return engine.is_wide()
 
 
 def _few(
@@ -87,7 +102,7 @@ def _few_product(
     crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
 ) -> CompiledPlan:
     """Operands: the matrix, the products, the rows."""
-    if rows > _FEW:
+    if _are_some(rows, inputs, outputs, transposed):
         return _some_product(crew, rows, inputs, outputs, transposed)
     vectors, rest = divmod(outputs, LANES)
     together = 0 if transposed or rest else next(k for k in TOGETHER if vectors % k == 0)
@@ -115,7 +130,7 @@ def _some_function(name: str, rows: int) -> CompiledFunction:
     from singanet.ops.compiled import engine
     from singanet.ops.compiled import rows as of_rows
 
-    return engine.known(getattr(of_rows, name), rows)
+    return engine.known(getattr(of_rows, name), rows, engine.is_wide())
 
 
 @cache
