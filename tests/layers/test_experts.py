@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet, Input
-from singanet.errors import ArgumentError, ShapeError, UnknownNameError
+from singanet import FeedForwardNet, Input, onnx
+from singanet.errors import ArgumentError, CallOrderError, ShapeError, UnknownNameError
 from singanet.layers import MixtureOfExperts
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
@@ -85,6 +85,14 @@ def test_the_work_grows_with_the_chosen_experts():
     net = net_of(False, 10)
     (row,) = [row for row in layer_rows(net) if row.name == "moe"]
     assert row.multiply_adds == 10 * 64 * (6 + 3 * 96 * 2)
+
+
+def test_there_are_no_second_derivatives_and_no_form_in_onnx(tmp_path, rng):
+    net, x = net_of(False, 4), rng.standard_normal((2, 4, 64)).astype(np.float32)
+    with pytest.raises(CallOrderError, match="no known derivative"):
+        net.hessian_vector_product("moe", ["x"], {"x": x}, {"x": x})
+    with pytest.raises(ArgumentError, match="experts that multiply the rows"):
+        onnx.save(net, tmp_path / "net.onnx")
 
 
 @pytest.mark.parametrize(("make", "kind", "match"), [

@@ -101,6 +101,7 @@ def test_a_ready_net_comes_back_as_it_went(name, tmp_path):
 
 
 OTHERWISE = {
+    "MixtureOfExperts": "no operator multiplies the rows that chose an expert",
     "Flatten": "it folds an axis into the batch, and a net that is loaded keeps the samples apart",
     "Positions": "sums up to each step are not read",
     "Weight": "alone it depends on no input",
