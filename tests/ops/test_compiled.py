@@ -210,11 +210,13 @@ def test_a_function_is_made_once_for_several_processes(folder):
     assert made == [16]
 
 
-def test_panels_are_whole_vectors_of_at_most_four():
+def test_panels_are_whole_vectors_of_at_most_four(monkeypatch):
     found = [pool.width_of(n, 3) for n in (1, 16, 17, 48, 49, 64, 65, 1000)]
     assert found == [LANES, LANES, 2 * LANES, 3 * LANES, *[4 * LANES] * 4]
     # Sums of four rows and of more columns have no registers without AVX-512.
-    assert pool.width_of(1000, 4) == LANES
+    for wide, rows, columns in ((False, 4, 1), (True, 4, 4), (True, 16, 4), (True, 17, 1)):
+        monkeypatch.setattr(pool, "is_wide", lambda wide=wide: wide)
+        assert pool.width_of(1000, rows) == columns * LANES
 
 
 # -- Batch normalization --------------------------------------------------------------------------

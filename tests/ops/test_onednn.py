@@ -21,7 +21,7 @@ from singanet.ops.interface import ACTIVATIONS, Prepared
 from singanet.ops.kernel import NEVER
 from singanet.ops.llvm import kernels
 from singanet.ops.onednn import OneDnnOps, products, set_threads
-from singanet.ops.onednn.conv import blocked
+from singanet.ops.onednn.conv import blocked, product
 from singanet.ops.window import Attention, Window
 from tests.ops.kernel_rows import CONSTANTS, ENDINGS, NONE, PLAIN, ROWS, SAME
 from tests.ops.test_kernels import expect_near
@@ -479,3 +479,23 @@ def test_that_layout_is_for_several_small_images_and_weights_beyond_the_cache(op
     assert blocked.estimate(ops, case(1, 2, large)) == NEVER
     monkeypatch.setattr(OneDnnOps, "speeds", lambda self: BUILT_IN)
     assert blocked.estimate(ops, case(8, 2, large)) == NEVER
+
+
+@pytest.mark.parametrize("size", [(1, 2, 2), (2, 2, 2), (1, 1, 3)])
+@pytest.mark.parametrize("rest", ["", "relu", "add", "add, relu"])
+def test_a_few_pixels_are_a_product_with_the_constant_weight(ops, size, rest):
+    """Large weights are read once, and NaN propagates."""
+    n, h, w = size
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 128, h, w), np.float32)
+    weight = rng.standard_normal((128, 128, 3, 3), np.float32)
+    bias = rng.standard_normal(128).astype(np.float32)
+    other = rng.standard_normal((n, 128, h, w), np.float32) if "add" in rest else None
+    case = Case("constant", x.shape, weight.shape, PLAIN)
+    assert product.constant_fits(ops, case) is has_compiler()
+    assert not product.constant_fits(ops, case._replace(x=(3, 128, 2, 2)))
+    got = ops.conv2d_constant(x, weight, bias, PLAIN, "relu" in rest, other)
+    wanted = numpy_ops.conv2d_constant(
+        *(a.astype(np.float64) for a in (x, weight, bias)), PLAIN, "relu" in rest, other
+    )
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max())

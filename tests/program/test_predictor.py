@@ -892,7 +892,6 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     threads._changed(2)
     monkeypatch.setattr(divided, "_MOST", np.inf)
-    monkeypatch.setattr(divided, "_LEAST", 0)
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name not in READY])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.engine import is_wide
 from singanet.ops.compiled.sizes import FLOAT, LANES
 
 AXES = 3
@@ -124,11 +125,14 @@ _TOGETHER = 4
 
 
 def width_of(outputs: int, rows: int) -> int:
-    """Return the columns of a panel: a vector, or of fewer rows than go together up to four.
+    """Return the columns of a panel: up to four vectors, or one of many rows.
 
-    More sums would exceed the registers of a processor without AVX-512, and take twice the time.
+    Rows that go together have a sum each for each vector. More sums would exceed the registers of a
+    processor without AVX-512, and take twice the time. Many rows read a panel that stays in the
+    cache.
     """
-    return LANES if rows >= _TOGETHER else LANES * min(-(-outputs // LANES), 4)
+    most = 4 * _TOGETHER if is_wide() else _TOGETHER - 1
+    return LANES if rows > most else LANES * min(-(-outputs // LANES), 4)
 
 
 def product(width: int, relu: bool) -> Code:

@@ -19,7 +19,7 @@ from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, FORWARD, LANES, 
 from singanet.ops.costs import cache_size
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps, is_dense
-from singanet.ops.llvm.plans import SHARED, CompiledPlan, Crew, PythonCrew, shared
+from singanet.ops.llvm.plans import JOINED, SHARED, CompiledPlan, Crew, PythonCrew, shared
 from singanet.ops.numpy import NumpyOps
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.window import Window
@@ -318,7 +318,7 @@ def is_small(
     )
 
 
-def _multiply(
+def multiply(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> Array | None:
     """Compute `Ops.affine_constant` with the matrix in panels of columns."""
@@ -330,8 +330,11 @@ def _multiply(
     y: Array = ops.xp.empty((rows, outputs), x.dtype)
     key = rows, inputs, outputs, width, relu
     # Other threads of Python, and those of the kernel, run beside large products.
-    alone = ops.threads == 1 and rows * weight.size > _ALONE
-    passes = SHARED if alone or is_worth_threads(ops, rows, weight.size) else 0
+    passes = 0
+    if rows * weight.size > _ALONE or is_worth_threads(ops, rows, weight.size):
+        passes = SHARED
+    elif is_worth_a_job(ops, rows, weight.size):
+        passes = JOINED
     return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=passes) else None
 
 
@@ -417,16 +420,29 @@ def is_worth_threads(ops: PlannedOps, rows: int, weight: int) -> bool:
     return weight * (rows * multiplied + _READ) >= _GAIN * speeds.shared
 
 
+_JOBS = 4
+"""Jobs that end in the time of a kernel that oneDNN shares, beyond half of its time on one."""
+
+
+def is_worth_a_job(ops: PlannedOps, rows: int, weight: int) -> bool:
+    """Whether threads should share a product of `is_worth_threads` without Python."""
+    runtime = ops.runtime()
+    return runtime.jobs is not None and is_worth_threads(ops, rows, _JOBS * weight)
+
+
 def _is_compiled(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> bool:
-    """Whether LLVM's function serves on one thread; threads' caches divide a large matrix."""
+    """Whether LLVM's function serves, on one thread or in a job.
+
+    Threads' caches divide a large matrix, so oneDNN serves if there are threads but no jobs.
+    """
     if not is_small(ops, x, weight, bias, relu):
         return False
-    return not is_worth_threads(ops, len(x), weight.size)
+    return ops.runtime().jobs is not None or not is_worth_threads(ops, len(x), weight.size)
 
 
-product = Route("compiled", _multiply, _is_compiled)
+product = Route("compiled", multiply, _is_compiled)
 
 _LEAST_ROWS, _FEW_ROWS = 4, 64
 """Rows for which a BLAS arranges its factors for the caches, and gains little from it."""
@@ -448,4 +464,4 @@ def _are_few_rows(
     )
 
 
-product_of_rows = Route("compiled rows", _multiply, _are_few_rows)
+product_of_rows = Route("compiled rows", multiply, _are_few_rows)

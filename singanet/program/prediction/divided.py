@@ -59,10 +59,10 @@ class Part(Program, Protocol):
 
 
 _MOST = 1.25
-"""The longest part, relative to a thread's share of the whole, that pays."""
+"""The longest time, relative to a thread's share of the whole, that pays."""
 
-_LEAST = 2
-"""The least time of a part that pays, relative to a hand-over."""
+_SLACK = 2
+"""The hand-overs in that time: one on an idle machine is the fastest."""
 
 _ROUNDS, _HAND_OVERS = 8, 20
 """The most repetitions of a measurement."""
@@ -183,7 +183,7 @@ def divided(
             if not all(map(_is_same, made, (each[start : start + size] for each in wanted))):
                 return None
             longest, start = max(longest, taken), start + size
-    if longest > _MOST * seconds / threads or longest < _LEAST * _hand_over(side_by_side, threads):
+    if longest + _SLACK * _hand_over(side_by_side, threads) > _MOST * seconds / threads:
         return None
     parts = [programs[size].again() for size in counts]
     return DividedPrediction(parts, counts, side_by_side, by_layers)

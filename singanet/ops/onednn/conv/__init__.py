@@ -120,6 +120,7 @@ conv2d_backward_weights = by_cost(
 
 conv2d_constant = by_cost(
     Route("compiled", llvm_tiles.constant, llvm_tiles.fits, llvm_tiles.estimate),
+    Route("product", product.constant, product.constant_fits, product.constant_estimate),
     Route("direct", direct.constant, _always),
     Route("blocked", blocked.constant, blocked.fits, blocked.estimate),
     Route("numpy", _constant_by_numpy, _has_tiles, _by_tiles),

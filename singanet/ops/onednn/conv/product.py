@@ -8,8 +8,11 @@ from __future__ import annotations
 from math import prod
 
 from singanet.base.heap import steps
+from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Case
 from singanet.ops.kernel import NEVER
+from singanet.ops.llvm import kernels
+from singanet.ops.numpy import conv as by_numpy
 from singanet.ops.numpy.windows import padded
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.window import Window
@@ -28,6 +31,9 @@ Windows have to be copied out of the images first. Source: `net.tune_kernels` on
 resnet50, googlenet, mobilenet at batch sizes from 1 to 32. The numbers depend on oneDNN's passes
 over a weight: processors as different as an EPYC and a Xeon with AMX agree.
 """
+
+_FEW_ROWS = 8
+"""Outputs of a channel for which a product by LLVM reads a constant weight from memory once."""
 
 _A_PIXEL = 1 << 13
 """Elements of a weight for each pixel, from which its gradient is faster as a product.
@@ -50,6 +56,36 @@ def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window
     rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
     y = ops.affine(rows, matrix, bias)
     return y.reshape(len(x), *out, len(weight)).transpose(0, 3, 1, 2)
+
+
+def constant(
+    ops: OneDnnBase,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Array | None:
+    """Convolve a few pixels with a constant weight, which is read once, by LLVM's function."""
+    out = window._out_size(*x.shape[2:])
+    rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
+    y = kernels.multiply(ops, rows, matrix, bias, relu and add is None)
+    if y is None:
+        return None
+    made: Array = y.reshape(len(x), *out, len(weight)).transpose(0, 3, 1, 2)
+    return made if add is None else by_numpy.after(ops, made, relu, add)
+
+
+def constant_fits(ops: OneDnnBase, case: Case) -> bool:
+    """Whether oneDNN's kernels would read a large weight for some pixels at a time."""
+    few = 0 < _pixels(case) <= _FEW_ROWS and prod(case.weight) >= _LARGE[False]
+    return few and case.window.groups == 1 and not ops.narrow and has_compiler()
+
+
+def constant_estimate(ops: OneDnnBase, case: Case) -> float:
+    """Estimate that it is faster."""
+    return _FASTER
 
 
 def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
