@@ -175,14 +175,14 @@ def divided(
             return None
         wanted, seconds = _timed(whole, given)
         programs: dict[int, Part] = {}
-        longest, start = 0.0, 0
-        for size in counts:
-            part = {name: array[start : start + size] for name, array in given.items()}
-            program = programs[size] = programs.get(size) or record(part)
+        longest = 0.0
+        for size in set(counts):
+            part = {name: array[:size] for name, array in given.items()}
+            program = programs[size] = record(part)
             made, taken = _timed(program, part)
-            if not all(map(_is_same, made, (each[start : start + size] for each in wanted))):
+            if not all(map(_is_same, made, (each[:size] for each in wanted))):
                 return None
-            longest, start = max(longest, taken), start + size
+            longest = max(longest, taken)
     if longest + _SLACK * _hand_over(side_by_side, threads) > _MOST * seconds / threads:
         return None
     parts = [programs[size].again() for size in counts]
@@ -200,11 +200,10 @@ def _timed(program: Part, x: Mapping[str, Array]) -> tuple[list[Array], float]:
     """The outputs for ``x``, and the least processor time in seconds."""
     arena = program.memory(program.arena_bytes)
     given = x if len(x) > 1 else next(iter(x.values()))
-    made, least = program.run(arena, given), np.inf
-    end = perf_counter() + _ENOUGH
+    least, end = np.inf, perf_counter() + _ENOUGH
     for _ in range(_ROUNDS):
         start = thread_time()
-        program.run(arena, given)
+        made = program.run(arena, given)
         least = min(least, thread_time() - start)
         if perf_counter() > end:
             break
