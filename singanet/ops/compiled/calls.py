@@ -61,7 +61,7 @@ class NativeCall(partial[object]):
 class ThreadCount(partial[object]):
     """A call that sets the thread count; ``settled`` notes that C has set it.
 
-    ``look`` is a `Look` if there are several threads.
+    ``look`` is a `LookAround` if there are several threads.
     """
 
     record: Record
@@ -69,11 +69,11 @@ class ThreadCount(partial[object]):
     settled: Callable[[], object]
 
 
-class Look(partial[object]):
+class LookAround(partial[object]):
     """A call that looks for other processes on the cores; once in a chain is enough."""
 
     @property
-    def look(self) -> Look:
+    def look(self) -> LookAround:
         """Itself."""
         return self
 
@@ -108,7 +108,7 @@ def joined(calls: Iterable[Work], jobs: Jobs | None = None) -> list[Work]:
     for call in calls:
         if isinstance(call, Divided) and jobs is not None:
             row.append(call.whole)
-        elif isinstance(call, (NativeCall, ThreadCount, Look)):
+        elif isinstance(call, (NativeCall, ThreadCount, LookAround)):
             row.append(call)
         else:
             made += [*_joined(row, jobs), call]
@@ -148,7 +148,7 @@ class Chain:
         looks = [call.look for call in row if call.look is not None][:1]
         counts = [call for call in row[:first] if isinstance(call, ThreadCount)]
         self._before = [*looks, *counts]
-        rest = [call for call in row[first:] if not isinstance(call, Look)]
+        rest = [call for call in row[first:] if not isinstance(call, LookAround)]
         self._records = _records(rest)
         self._failed = np.zeros(1, np.int64)
         self._settled = [call.settled for call in rest if isinstance(call, ThreadCount)][-1:]
@@ -193,7 +193,7 @@ class Jobs:
     ) -> None:
         self.threads, self._start, self._number = threads, start, number
         self._busy, self._pool = busy, pool
-        self.look = None if look is None else Look(look)
+        self.look = None if look is None else LookAround(look)
 
     def share(self, stages: Stages, brief: bool) -> list[Work]:
         """Return the calls that run ``stages``; all parts of a stage end before the next begins."""

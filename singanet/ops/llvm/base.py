@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.base.kinds import Ranges
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.calls import Jobs
 from singanet.ops.costs import ADDS_A_PASS, BUILT_IN, Speeds
 from singanet.ops.llvm.plans import Build, PlanRuntime
 from singanet.ops.llvm.pool import is_offered, pool
@@ -48,6 +49,11 @@ class PlannedOps(NumpyOps):
         threads = default_threads()
         shares = threads > 1 and is_offered() and has_compiler()
         return PlanRuntime(threads, pool().jobs(threads) if shares else None)
+
+    def jobs(self) -> Jobs | None:
+        """Return the maker of jobs for the threads of compiled functions."""
+        runtime = self.runtime()
+        return None if runtime is None else runtime.jobs
 
     @property
     def threads(self) -> int:

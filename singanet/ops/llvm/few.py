@@ -66,12 +66,12 @@ def _few_fit(
 
 
 def _orders_fit(rows: int, weight: Array) -> bool:
-    transposed = not weight.flags.c_contiguous
+    (inputs, outputs), transposed = weight.shape, not weight.flags.c_contiguous
     if transposed and not weight.flags.f_contiguous:
         return False
-    if _are_some(rows, *weight.shape, transposed):
+    if _are_some(rows, inputs, outputs, transposed):
         return transposed or rows <= (_SOME if _is_wide() else _SOME_NARROW)
-    return rows <= _FEW and (transposed or rows * weight.shape[1] <= _LINE)
+    return rows <= _FEW and (transposed or rows * outputs <= _LINE)
 
 
 def _are_some(rows: int, inputs: int, outputs: int, transposed: bool) -> bool:

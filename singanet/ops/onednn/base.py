@@ -13,7 +13,6 @@ import numpy as np
 
 from singanet.base.heap import small_pages
 from singanet.errors import BackendError
-from singanet.ops.compiled.calls import Jobs
 from singanet.ops.costs import BUILT_IN, Costs, Speeds
 from singanet.ops.kernel import Chooser
 from singanet.ops.llvm.base import PlannedOps, in_memory_order, is_dense
@@ -119,11 +118,6 @@ class OneDnnBase(PlannedOps):
         """Return the library's own threads; other threads would compete for their cores."""
         runtime = self.runtime()
         return super().team() if runtime is None else (runtime.threads, runtime.side_by_side)
-
-    def jobs(self) -> Jobs | None:
-        """Return the maker of jobs for the library's threads."""
-        runtime = self.runtime()
-        return None if runtime is None else runtime.jobs
 
     def settings(self) -> Hashable:
         """Return thread count changes, route version and dtypes; measuring may change routes."""

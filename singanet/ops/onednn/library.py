@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from singanet.errors import BackendError
-from singanet.ops.compiled.calls import Jobs, Look, ThreadCount
+from singanet.ops.compiled.calls import Jobs, LookAround, ThreadCount
 from singanet.ops.neighbours import TASKS, Neighbours
 from singanet.ops.onednn.binding import Version, declare
 from singanet.ops.workers import do
@@ -143,7 +143,7 @@ class Team(threading.local):
         made.record = (function, 0, count, 0, 0, 0)
         made.settled = partial(setattr, self, "size", count)
         if count > 1 and self._look is not None:
-            made.look = Look(self._look)
+            made.look = LookAround(self._look)
         return made
 
     def use(self, count: int) -> None:

@@ -42,7 +42,12 @@ from singanet.program.prediction.constant import (
     for_constants,
     make_constants,
 )
-from singanet.program.prediction.divided import DividedPrediction, Program, divided, is_divisible
+from singanet.program.prediction.divided import (
+    DividedPrediction,
+    PredictionProgram,
+    divided,
+    is_divisible,
+)
 from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
 from singanet.program.report import ProgramReport
@@ -282,7 +287,7 @@ class CompiledNet:
     def __init__(self, net: ConstantNet) -> None:
         self._net = net
         self._ops = net.device.ops
-        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._programs: weakref.WeakSet[PredictionProgram] = weakref.WeakSet()
         self._thread = _Thread()
 
     def __call__(self, x: Any, *, out: Any = None) -> Any:
@@ -356,7 +361,7 @@ class CompiledNet:
             f"{programs} program{'' if programs == 1 else 's'})"
         )
 
-    def _replayed(self, mine: _Thread, program: Program, x: Any, out: Any) -> Any:
+    def _replayed(self, mine: _Thread, program: PredictionProgram, x: Any, out: Any) -> Any:
         arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes, program.memory)
         try:
             if self._net.link is None:
@@ -376,13 +381,13 @@ class CompiledNet:
             advice="call net.predict, or make the predictor of a net on the CPU",
         )
 
-    def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Program | None:
+    def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> PredictionProgram | None:
         """The program of a kind of arrays, if it is due now and can be recorded."""
         if key in mine.refused or (self._ops.on_host and not mine.is_due(key)):
             return None
         with self._net.constants.lock:
             try:
-                program: Program = _divided(self._net, feed) or _recorded(self._net, feed)
+                program: PredictionProgram = _divided(self._net, feed) or _recorded(self._net, feed)
             except NotRecordableError as error:
                 mine.refused[key] = str(error)
                 return None
@@ -464,7 +469,7 @@ class _Thread(threading.local):
     """The programs of a thread, and the memory that they use in turn."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Any, Program] = OrderedDict()
+        self.known: OrderedDict[Any, PredictionProgram] = OrderedDict()
         self.refused: dict[Any, str] = {}
         self.latest: _Latest | None = None
         self.arena = SharedArena()
@@ -488,7 +493,7 @@ class _Thread(threading.local):
 class _Latest:
     """The last prediction: equal kinds of arrays need neither look-up nor check."""
 
-    def __init__(self, program: Program, feed: Mapping[str, Any], settings: Any) -> None:
+    def __init__(self, program: PredictionProgram, feed: Mapping[str, Any], settings: Any) -> None:
         self.program = program
         x = dict(feed) if len(feed) != 1 else next(iter(feed.values()))
         self._fed, self._settings = facts(x), settings

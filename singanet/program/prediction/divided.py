@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from singanet.program.report import ProgramReport
 
 
-class Program(Protocol):
+class PredictionProgram(Protocol):
     """A recorded prediction: `compiled.Prediction`, or one that is divided."""
 
     arena_bytes: int
@@ -48,10 +48,10 @@ class Program(Protocol):
         """Its report."""
 
 
-class Part(Program, Protocol):
-    """A `Program` that may be bound several times."""
+class PredictionPart(PredictionProgram, Protocol):
+    """A `PredictionProgram` that may be bound several times."""
 
-    def again(self) -> Part:
+    def again(self) -> PredictionPart:
         """The same program, to be bound to an arena of its own."""
 
     def put(self, found: Any, out: Any) -> Any:
@@ -80,7 +80,7 @@ class DividedPrediction:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[PredictionPart],
         counts: Sequence[int],
         side_by_side: Callable[[Parts], None],
         by_layers: Callable[[Any], Any],
@@ -153,7 +153,7 @@ def _moves_samples(layer: Any) -> bool:
 
 
 def divided(
-    record: Callable[[Mapping[str, Any]], Part],
+    record: Callable[[Mapping[str, Any]], PredictionPart],
     by_layers: Callable[[Any], Any],
     feed: Mapping[str, Array],
     threads: int,
@@ -174,7 +174,7 @@ def divided(
         if whole.notes:
             return None
         wanted, seconds = _timed(whole, given)
-        programs: dict[int, Part] = {}
+        programs: dict[int, PredictionPart] = {}
         longest = 0.0
         for size in set(counts):
             part = {name: array[:size] for name, array in given.items()}
@@ -196,7 +196,7 @@ def _drawn(array: Array) -> Array:
     return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
 
 
-def _timed(program: Part, x: Mapping[str, Array]) -> tuple[list[Array], float]:
+def _timed(program: PredictionPart, x: Mapping[str, Array]) -> tuple[list[Array], float]:
     """The outputs for ``x``, and the least processor time in seconds."""
     arena = program.memory(program.arena_bytes)
     given = x if len(x) > 1 else next(iter(x.values()))
