@@ -381,6 +381,8 @@ def test_embeddings_are_those_of_the_command(sentence_model):
     np.testing.assert_allclose(one.embedding, want[1], rtol=0, atol=1e-5)
     for wrong in (None, [], 3, "a " * 9000, [[]], ["a", 3], [[10**9]]):
         assert 400 <= server.post("/v1/embeddings", input=wrong).status_code < 500
+    refused = server.post("/v1/embeddings", input="a", dimensions=2)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
     assert server.post(TEXTS, prompt="a").status_code == 404
     server.end()
 

@@ -229,7 +229,6 @@ class _Application:
         form = fields.take("encoding_format", "float")
         if form not in ("float", "base64"):
             raise RequestError("encoding_format: expected float or base64", "encoding_format")
-        fields.take("dimensions")
         fields.end()
         ids = await self._beside(lambda: texts.several(given, "input", 2048))
         longest = max(map(len, ids))

@@ -22,11 +22,12 @@ _IGNORED = frozenset({
 """Fields that change no text."""
 
 _OFF: Mapping[str, Sequence[Any]] = {
-    "audio": (None,), "best_of": (None, 1), "echo": (None, False), "frequency_penalty": (None, 0),
-    "function_call": (None, "none"), "functions": (None, []), "logprobs": (None, False, 0),
-    "modalities": (None, ["text"]), "n": (None, 1), "prediction": (None,),
-    "presence_penalty": (None, 0), "suffix": (None, ""), "tool_choice": (None, "none", "auto"),
-    "tools": (None, []), "top_logprobs": (None, 0), "web_search_options": (None,),
+    "audio": (None,), "best_of": (None, 1), "dimensions": (None,), "echo": (None, False),
+    "frequency_penalty": (None, 0), "function_call": (None, "none"), "functions": (None, []),
+    "logprobs": (None, False, 0), "modalities": (None, ["text"]), "n": (None, 1),
+    "prediction": (None,), "presence_penalty": (None, 0), "suffix": (None, ""),
+    "tool_choice": (None, "none", "auto"), "tools": (None, []), "top_logprobs": (None, 0),
+    "web_search_options": (None,),
 }  # fmt: skip
 """Fields that are refused unless they have one of these values."""
 
