@@ -941,7 +941,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
                 received=f"a {type(each).__name__} beside symbols",
                 advice="add the array to zeros of the batch: 0 * x[:, :1] + array",
             )
-    if len({each.kind for each in parts} - {"any"}) > 1:
+    if len({each.kind for each in parts}) > 1:
         parts = [_floats(each) for each in parts]
     first = parts[0].full
     k = _axis("functional.concatenate", first, axis)

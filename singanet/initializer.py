@@ -611,6 +611,8 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
             received=brief(init),
             advice="build the net and assign the array by net.set_params({name: array})"
             if hasattr(init, "shape")
+            else f"write singanet.initializer.Constant({init})"
+            if is_number(init)
             else f"use one of {one_of(_NAMES, 24)}",
         )
     name = init.lower()

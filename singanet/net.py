@@ -16,6 +16,8 @@ from singanet.training.options import USUAL, FitOptions
 if TYPE_CHECKING:
     from os import PathLike
 
+    from typing_extensions import Self
+
     from singanet.base.notebooks import Shown
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
@@ -115,8 +117,8 @@ class FeedForwardNet(Net):
         return made
 
     @checked_call
-    def as_type(self, dtype: Any, rounding: str | None = None) -> None:
-        """Convert every parameter to a float type, and compute in it from now on.
+    def as_type(self, dtype: Any, rounding: str | None = None) -> Self:
+        """Convert every parameter to a float type, compute in it from now on, and return the net.
 
         Errors: `ArgumentError` if ``dtype`` is not a float type; `BackendError` for "float32_fast"
         if the kernels or the processor lack such products; `CallOrderError` for "bfloat16" if the
@@ -134,6 +136,7 @@ class FeedForwardNet(Net):
         from singanet.engine.holding import hold_as
 
         hold_as(self, dtype, rounding, super().as_type)
+        return self
 
     @checked_call
     def quantize(

@@ -49,6 +49,11 @@ def shapeless(*parts, **options):
     return fit
 
 
+def named(net):
+    net.name = "inner"
+    return net
+
+
 def numbered(words):
     return np.unique(words, return_inverse=True)[1]
 
@@ -245,6 +250,19 @@ NETS = {
         lambda: FeedForwardNet(inputs=Input("x", (4,)), outputs=Dense(3)(Input("x", (4,)))),
         "call Input once",
         lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,)))),
+    "a net without a name in another": (
+        lambda: FeedForwardNet([models.build("mlp", (4,), 3)]), "assign net.name",
+        lambda: FeedForwardNet([named(models.build("mlp", (4,), 3))])),
+    "a number as an initializer": (
+        lambda: FeedForwardNet([Dense(3, bias_initializer=0.01, input_shape=(4,))]).build((4,)),
+        "Constant(0.01)",
+        lambda: Dense(3, bias_initializer=singanet.initializer.Constant(0.01))),
+    "symbols that are not named": (
+        lambda: (lambda x: FeedForwardNet(x, Dense(3)(x)))(Input("x", (4,))), "inputs=x, outputs=y",
+        lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,)))),
+    "a method of tensors": (
+        lambda: Input("x", (4,)).mean(1), "functional.mean",
+        lambda: singanet.functional.mean(Input("x", (4,)), 1)),
     "a shape without its parentheses": (lambda: Input(4), "write (4,)", lambda: Input((4,))),
     "a text from a net of images": (lambda: compiled().generate([[1]], 3), "causal=True",
         lambda: models.build("transformer_lm", (8,), 9, seed=0).generate([[1]], 3)),

@@ -301,6 +301,17 @@ def test_where_batches_are_cut_samples_do_not_depend_on_others():
     assert "moves the batch axis" in not_in_parts(net, None)
 
 
+def test_booleans_beside_numbers_are_joined_as_numbers():
+    """An input without a type has numbers, as other columns of a table beside a one-hot one."""
+    number, kind = Input("number", ()), Input("kind", (), dtype="int64")
+    one_hot = F.equal(F.expand_dims(kind, -1), np.arange(3))
+    both = F.concatenate([F.expand_dims(number, -1), one_hot], axis=1)
+    net = FeedForwardNet(inputs=[number, kind], outputs=Dense(2)(both), seed=0)
+    found = net.predict({"number": np.array([0.5, 2.0]), "kind": np.array([1, 2])})
+    given = np.array([[0.5, 0, 1, 0], [2.0, 0, 0, 1]], np.float32)
+    np.testing.assert_allclose(found, given @ net.param_values()[-2], rtol=1e-5)
+
+
 def test_masks_pass_constants_and_end_in_sums_of_steps():
     x = Input("x", (4, 3))
     x.mask = Input("there", (4,))

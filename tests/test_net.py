@@ -340,7 +340,7 @@ def test_doubles_and_bytes_are_computed_in_the_type_of_the_net():
     y = net.forward(False, x)
     assert y.dtype == np.float32
     np.testing.assert_array_equal(y, net.forward(False, x.astype(np.float64)))
-    net.as_type("float64")
+    assert net.as_type("float64") is net
     assert net.forward(False, x).dtype == np.float64
     with pytest.raises(ArgumentError, match="a float type"):
         net.as_type("int32")

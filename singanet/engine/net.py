@@ -42,6 +42,8 @@ from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from singanet.data.table import Table
     from singanet.loss.head_loss import MultiLoss
     from singanet.loss.loss import Loss
@@ -319,8 +321,8 @@ class Net(GraphBuilder):
             layer.trainable = flag
 
     @checked_call
-    def to_device(self, device: Device) -> None:
-        """Move every parameter to ``device``, a `singanet.device.Device`, and compute there.
+    def to_device(self, device: Device) -> Self:
+        """Move every parameter to ``device``, a `Device`, compute there, and return the net.
 
         Quantized and bfloat16 weights are moved in their format. Errors: a net that is not in
         memory or on several ranks; another object.
@@ -342,9 +344,10 @@ class Net(GraphBuilder):
                 param.storage = storage
         away = {id(param): value for param, value in moved if value is not param.value}
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
+        return self
 
     @checked_call
-    def as_type(self, dtype: Any) -> None:
+    def as_type(self, dtype: Any) -> Any:
         """Convert every parameter to the float type ``dtype``, and compute in it from now on.
 
         "float32_fast" stores float32, but convolutions and products round their operands to

@@ -564,7 +564,7 @@ def _check_nesting(outer: GraphBuilder | None, net: GraphBuilder) -> None:
             "a net nested in another",
             expected="a name, the prefix of its layers and parameters",
             received="none",
-            advice="build it with FeedForwardNet(..., name='features')",
+            advice="build it with FeedForwardNet(..., name='features'), or assign net.name",
         )
     if outer is not None and (net is outer or _contains(net, outer)):
         raise GraphError(
