@@ -12,7 +12,7 @@ from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
 from singanet.optimizer.adam import AdamW
-from singanet.optimizer.element_wise import decay
+from singanet.optimizer.element_wise import decay, prepared
 from singanet.optimizer.factored import as_matrix, row_blocks
 from singanet.optimizer.hyper import Hyper, at, checked, in_type
 from singanet.optimizer.optimizer import Optimizer, Shared
@@ -193,6 +193,8 @@ class Muon(Optimizer):
     def _room(self, value: Array) -> int:
         rows, columns = sorted(value.shape) if value.ndim == 2 else (0, 0)
         size = rows * (columns + rows + 2 * _block_of(rows))
+        if _is_long(rows, columns):
+            size = rows * (4 * rows + 2 * _block_of(rows))
         return size * np.promote_types(value.dtype, np.float32).itemsize
 
     def _sweep(self, update: ParamUpdate) -> None:
@@ -204,6 +206,11 @@ class Muon(Optimizer):
         w = as_matrix(xp, value)
         g, h = grad.reshape(w.shape), direction.reshape(w.shape)
         tall = w.shape[0] > w.shape[1]
+        if _is_long(*sorted(w.shape)):
+            self._sweep_long(xp, (w, g, h), update)
+            if not value.flags.c_contiguous:
+                value[...] = w.reshape(value.shape)
+            return
         x = xp.empty(w.shape[::-1] if tall else w.shape, np.promote_types(w.dtype, np.float32))
         of_rows = x.T if tall else x
         for part, _, fresh, b in row_blocks(xp, w, g, update):
@@ -211,17 +218,51 @@ class Muon(Optimizer):
             xp.subtract(fresh, mean, out=b)
             xp.multiply(b, 1.0 - mu, out=b)
             xp.add(mean, b, out=mean)
-            if self.nesterov:
-                xp.subtract(mean, fresh, out=b)
-                xp.multiply(b, mu, out=b)
-                xp.add(b, fresh, out=b)
-            of_rows[part] = b if self.nesterov else mean
+            of_rows[part] = self._direction(xp, fresh, mean, mu, b)
         _orthogonalize(xp, x, self.ns_steps)
         xp.multiply(x, step, out=x)
         decay(xp, w, kept)
         w -= of_rows
         if not value.flags.c_contiguous:
             value[...] = w.reshape(value.shape)
+
+    def _sweep_long(self, xp: Any, arrays: tuple[Array, ...], update: ParamUpdate) -> None:
+        """Update a matrix of a long side by the factor of X alone, which commutes with X Xᵀ.
+
+        X is computed twice, block by block, and never stored.
+        """
+        w, _, h = arrays
+        (step, mu), rows, tall = update.scalars, min(w.shape), w.shape[0] > w.shape[1]
+        room = xp.empty((4, rows, rows), np.promote_types(w.dtype, np.float32))
+        gram, part = room[0], room[1]
+        gram[...] = 0
+        for at_block, fresh, b in _long_blocks(xp, arrays, update):
+            mean = h[at_block]
+            xp.subtract(fresh, mean, out=b)
+            xp.multiply(b, 1.0 - mu, out=b)
+            xp.add(mean, b, out=mean)
+            x = self._direction(xp, fresh, mean, mu, b)
+            x = x.astype(gram.dtype, copy=False)
+            xp.matmul(x.T, x, out=part) if tall else xp.matmul(x, x.T, out=part)
+            gram += part
+        norm = xp.maximum(xp.sqrt(xp.trace(gram)), _LEAST_NORM)
+        gram /= norm * norm
+        factor = _factor_of(xp, room, self.ns_steps)
+        factor *= step / norm
+        for at_block, fresh, b in _long_blocks(xp, arrays, update):
+            x = self._direction(xp, fresh, h[at_block], mu, b)
+            x = x.astype(factor.dtype, copy=False)
+            block = w[at_block]
+            decay(xp, block, update.kept)
+            block -= xp.matmul(x, factor) if tall else xp.matmul(factor, x)
+
+    def _direction(self, xp: Any, fresh: Array, mean: Array, mu: Any, b: Array) -> Array:
+        """Return what is orthogonalized, in ``b`` if it is not the momentum itself."""
+        if not self.nesterov:
+            return mean
+        xp.subtract(mean, fresh, out=b)
+        xp.multiply(b, mu, out=b)
+        return xp.add(b, fresh, out=b)
 
     def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
         value, constraint = update.value, update.state.constraint
@@ -251,6 +292,57 @@ def _orthogonalize(xp: Any, x: Array, steps: int) -> None:
             xp.matmul(gram, part, out=step)
             part *= _A
             part += step
+
+
+def _is_long(rows: int, columns: int) -> bool:
+    """Return whether four matrices of the short side take less memory than X and its factor."""
+    return 0 < 3 * rows < columns
+
+
+def _long_blocks(xp: Any, arrays: tuple[Array, ...], update: ParamUpdate) -> Any:
+    """Yield index, prepared gradient and scratch of blocks of the long side."""
+    w, g, _ = arrays
+    along = int(w.shape[1] > w.shape[0])
+    count, rows = _block_of(min(w.shape)), min(w.shape)
+    size = (rows, count) if along else (count, rows)
+    a, b = xp.empty(size, w.dtype), xp.empty(size, w.dtype)
+    for start in range(0, max(w.shape), count):
+        at_block = (slice(None),) * along + (slice(start, start + count),)
+        value = w[at_block]
+        inside = tuple(slice(n) for n in value.shape)
+        yield (
+            at_block,
+            prepared(xp, value, g[at_block], update, a[inside], b[inside]),
+            b[inside],
+        )
+
+
+def _factor_of(xp: Any, room: Array, steps: int) -> Array:
+    """Return F for which F X has singular values of about 1, from X Xᵀ in the first of ``room``.
+
+    A step is X ← Q X with Q = a + b G + c G² and G = X Xᵀ ← Q G Q.
+    """
+    gram, q, factor, spare = room
+    ends = xp.arange(len(gram))
+    for k in range(steps):
+        # BLAS computes half of a product with the transpose.
+        xp.matmul(gram, gram.T, out=q)
+        q *= _C
+        xp.multiply(gram, _B, out=spare)
+        q += spare
+        q[ends, ends] += _A
+        if k == 0:
+            factor[...] = q
+        else:
+            xp.matmul(factor, q, out=spare)
+            factor, spare = spare, factor
+        if k < steps - 1:
+            xp.matmul(q, gram, out=spare)
+            xp.matmul(spare, q, out=gram)
+            # Else G drifts from symmetry, by ten times the rounding.
+            xp.add(gram, gram.T, out=spare)
+            xp.multiply(spare, 0.5, out=gram)
+    return factor
 
 
 def _to_factor(xp: Any, gram: Array, room: Array, width: int) -> None:

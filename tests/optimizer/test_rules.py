@@ -771,6 +771,23 @@ def test_the_factor_of_muons_step_is_computed_in_place(rows, rng):
     np.testing.assert_allclose(gram, wanted, atol=1e-12)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("shape", [(12, 50), (50, 12), (32, 128), (300, 70)])
+def test_muon_of_a_long_matrix_never_stores_it(shape, nesterov, monkeypatch, rng):
+    """The factor of X is computed from X Xᵀ alone; steps are those of the iteration of X."""
+    grads = rng.normal(size=(3, *shape))
+    found = []
+    for _ in range(2):
+        w = np.ones(shape)
+        muon = opt.Muon(0.02, nesterov=nesterov, weight_decay=0.1, decoupled=False)
+        for grad in grads:
+            muon.update(["w"], [w], [grad], 0.5)
+        found.append((w, muon.state_dict()["w/momentum"]))
+        monkeypatch.setattr(muon_rule, "_is_long", lambda rows, columns: False)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
 def test_muon_holds_one_matrix_at_a_time(rng):
     muon, names = opt.Muon(0.02), ["a", "b", "c"]
     values = [rng.normal(size=(256, 1024)).astype(np.float32) for _ in names]
@@ -781,7 +798,7 @@ def test_muon_holds_one_matrix_at_a_time(rng):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 2 * values[0].nbytes
+    assert peak < 1.4 * values[0].nbytes
 
 
 def test_the_memory_of_muons_iteration_is_told():
