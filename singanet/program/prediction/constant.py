@@ -584,19 +584,24 @@ def _find_order(
     if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
         return
     size = constant.lend().size
-    # Calls of one kernel on arrays of one layout move elements in the same way.
-    layouts = tuple((call.function, *(ref[1:] for ref in refs_of(call))) for call in mine)
-    known = (layouts, size) in orders
-    if not known:
-        source = next(number for number in needed if number in given)
+    source = next(number for number in needed if number in given)
+    # Calls of one plan on arrays of one layout move elements in the same way. Other calls may not:
+    # their further operands, such as indices, have values.
+    alike = all(call.bind is not None and not call.keywords for call in mine)
+    alike &= all(number == source or tape.tokens[number].held is None for number in needed)
+    key = tuple((call.function, *(ref[1:] for ref in refs_of(call))) for call in mine), size
+    known = alike and key in orders
+    if known:
+        order = orders[key]
+    else:
         with small_pages():
             other = _ConstantMemory(tape, {source: numbered(size)})
             for call in mine:
                 other.run(call)
-        orders[layouts, size] = order_of(other.memory[token], size)
-    order = orders[layouts, size]
-    if order is not None and not constant.found(made.memory[token], order, known) and not known:
-        orders[layouts, size] = None
+        order = order_of(other.memory[token], size)
+    found = order is not None and constant.found(made.memory[token], order, sample=known)
+    if alike and not known:
+        orders[key] = order if found else None
 
 
 def _calls_behind(
