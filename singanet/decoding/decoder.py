@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.tracebacks import entry_point
-from singanet.decoding.fixed_inputs import FixedInputs, Split
+from singanet.decoding.fixed_inputs import FixedInputs, PlanParts
 from singanet.decoding.trial import KeptSteps, Trial, turning
 from singanet.engine.feeds import check_feed, own_arrays
 from singanet.engine.model import placed_by
@@ -76,7 +76,7 @@ class Decoder:
         self._fixed = FixedInputs(own_arrays("decoder, fixed", fixed or {}))
         self._sequences = [name for name in self._plan.inputs if name not in self._fixed.inputs]
         self._readers = self._reading()
-        self._split = Split(self._plan, self._readers)
+        self._split = PlanParts(self._plan, self._readers)
         self._turning = turning(self._plan, self._readers)
         shapes = {name: self._plan.by_name[name].layer.in_shapes for name in self._sequences}
         if not shapes or any(isinstance(s, list) or not s for s in shapes.values()):

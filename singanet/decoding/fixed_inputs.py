@@ -13,7 +13,7 @@ from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.types import Array
 
 
-class Split:
+class PlanParts:
     """A plan in two parts: ``before`` depends on fixed inputs alone, ``after`` on a sequence.
 
     ``inside`` are the numbers of inputs from ``before``, for each step of ``after`` that has any.
@@ -77,7 +77,7 @@ class FixedInputs:
             made._made = {s: ops.concat([each[s] for each in arrays], axis=0)[order] for s in slots}
         return made
 
-    def computed(self, net: Net, split: Split, feed: Mapping[str, Any]) -> Mapping[int, Any]:
+    def computed(self, net: Net, split: PlanParts, feed: Mapping[str, Any]) -> Mapping[int, Any]:
         """Return the arrays that ``split.after`` reads, by slot; ``feed`` has checked inputs."""
         if split.before is None:
             return {}
