@@ -92,7 +92,7 @@ class Pairs(TokenLoader):
         >>> _ = pathlib.Path("pairs.jsonl").write_text(line)
         >>> pairs = singanet.data.Pairs("pairs.jsonl", tokenizer, 1, length=4, method="orpo")
         >>> [(x["segments"].tolist(), y.tolist()) for x, y in pairs]
-        [([[1, 1, 1, 2, 2, 0, 0, 0]], [[2.0, 1.0, 1.0]])]
+        [([[1, 1, 1, 2, 2, 0]], [[2.0, 1.0, 1.0]])]
     """
 
     def __init__(
