@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from singanet.__main__ import main
 from singanet.checkpoint import open_state
 from singanet.commands.runs.preferences import REFERENCE
 from tests.commands.published import published
+from tests.commands.test_launch import ENVIRONMENT
 from tests.data.tokens.test_pairs import lines
 from tests.pretrained.configs import CONFIGS
 
@@ -104,6 +107,23 @@ def test_it_goes_on_to_the_bit(llama, data, tmp_path, method):
     ours, theirs = arrays(parts / "model"), arrays(whole / "model")
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
     assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
+
+
+@pytest.mark.full
+def test_ranks_tune_and_validate_as_one_process(llama, data, tmp_path):
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    done(llama, data, tmp_path / "one", "dpo", "--optimizer", "sgd")
+    argv = ["launch", "-n", "2", "train", "--from", llama, "--data", data / "pairs.jsonl"]
+    argv += ["--method", "dpo", "--length", 64, "--lr", 0.01, "--epochs", 2, "--quiet"]
+    argv += ["--optimizer", "sgd", "--out", tmp_path / "two"]
+    command = [sys.executable, "-m", "singanet", *map(str, argv)]
+    ended = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    for one, two in zip(*(history(tmp_path / name) for name in ("one", "two")), strict=True):
+        for name in ("loss", "reward_margin", "val_loss", "val_reward_margin"):
+            assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
 
 
 def test_a_file_to_validate_with_has_its_own_reference(llama, data, tmp_path, told):

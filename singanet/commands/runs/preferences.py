@@ -162,6 +162,15 @@ class PublishedPairs(PublishedTexts):
         prompt, ids = self._prompt()
         return {"prompt": prompt, when: self._written(net, ids)}
 
+    def test_batches(self) -> TokenLoader:
+        """Return this process's part of the validation data."""
+        loader = self.keep_back(self._options.kept_back, self._options.seed)
+        loader.set_epoch(0)
+        return loader
+
+    def _rows_tested(self) -> int:
+        return self._test.batch_size // self.part.world_size
+
     def report(self, result: EpochResult) -> str:
         """Return the loss, and the margin of the rewards, as text."""
         logs = result.logs

@@ -418,8 +418,16 @@ class PublishedTexts(Task):
         return Chat(path, self._tokenizer, batch_size, length, too_long=how, **settings)
 
     def keep_back(self, share: float, seed: int) -> TokenLoader:
-        """Return the last blocks of the data, or the validation file."""
-        return self._test
+        """Return the last blocks of the data, or the validation file, for this process."""
+        if self.part.world_size == 1:
+            return self._test
+        path = str(self._options.validation or self._options.data)
+        loader = self._loader(path, self._rows_tested(), False, self.part)
+        return loader if self._options.validation is not None else loader.keep_back(share)
+
+    def _rows_tested(self) -> int:
+        """Return the rows of a batch of this process in validation."""
+        return 1
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
