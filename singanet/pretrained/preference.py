@@ -31,8 +31,8 @@ def preference_net(
     by a new head ``score`` at the last token of each answer. It shares all other parameters with
     ``net``: training one trains the other. `save` and `save_adapter` write it; with a score as a
     model for the classification of sequences with one class. Errors: `ArgumentError` for another
-    loss, and for a net that is not causal, does not read "segments", caps its scores or has a
-    low-rank pair of its head.
+    loss, and for a net that is not causal, does not read "segments", caps its scores, has a
+    low-rank pair of its head, or narrow weights: `as_type` and `quantize` are for the new net.
 
     Args:
         net: A causal net from ``load(folder, inputs=["input_ids", "segments"])``. Low-rank pairs
@@ -104,6 +104,9 @@ def _head_of(net: PretrainedNet) -> Dense:
     elif sorted(ports.inputs) != _INPUTS:
         received = f"inputs {sorted(ports.inputs)}"
         advice = "load it with inputs=['input_ids', 'segments'], which its family must have"
+    elif net.executor.can.holds:
+        received = "a net of narrow weights"
+        advice = "load it in float32, then call as_type or quantize on the net of preferences"
     elif not isinstance(net["logits"], Dense):
         received, advice = f"{names[0]}, with a cap on its scores", "tune another model"
     elif net["logits"].adapters:

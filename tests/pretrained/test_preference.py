@@ -186,6 +186,24 @@ def test_steps_are_recorded_and_planned(folder, data, budget):
         np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_narrow_weights(folder, data, dtype):
+    """As in float32, up to rounding; of integers low-rank pairs are trained."""
+    losses = []
+    for narrow in (False, True):
+        net, loader = (
+            drawn(folder, "dpo", rank=4 * (dtype == "int8")),
+            loader_of(folder, data, "dpo"),
+        )
+        if narrow:
+            (net.as_type if dtype == "bfloat16" else net.quantize)(dtype)
+        loader.refer(net)
+        net.compile(Adam(learning_rate=2e-3), net.loss)
+        losses.append(net.fit(loader, epochs=3, verbose=False)["loss"])
+    assert losses[1][-1] < losses[1][0]
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
 def test_a_budget_plans_for_rows_of_two_texts_in_each_width(folder, data):
     net, loader = drawn(folder, "dpo"), loader_of(folder, data, "dpo")
     assert (_extent(net, loader), len(loader.widths)) == (126, 4)
@@ -206,5 +224,9 @@ def test_nets_that_are_refused(folder, tmp_path):
     bare = CONFIGS["llama"] | {"architectures": ["LlamaModel"]}
     refused("a LlamaForCausalLM", pretrained.build(bare, inputs=INPUTS))
     refused("a cap on its scores", pretrained.build(CONFIGS["gemma2"], inputs=INPUTS))
+    for dtype in ("bfloat16", "int8"):
+        refused(
+            "narrow weights; .*as_type or quantize", pretrained.load(folder, dtype, inputs=INPUTS)
+        )
     net.adapt(2, where="all")
     refused("a low-rank pair of the head", net)
