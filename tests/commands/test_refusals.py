@@ -143,6 +143,14 @@ COMMANDS = {
     "finetune {llama} --data {there}/no-texts --out {out}": "received none",
     "finetune {llama} --data {there}/blank --out {out}": "received none",
     "finetune {llama} --data {there}/answers --out {out}": '"prompt"',
+    "finetune {llama} --data {chats} --out {out} --target kind": "--target: expected --head",
+    "finetune {llama} --data {chats} --out {out} --text said": "--text: expected --head",
+    "finetune {llama} --data {chats} --out {out} --head sequence-classification": "add --target",
+    "finetune {llama} --data {chats} --out {out} --head sequence-classification --target kind":
+        "ends in '.csv', '.parquet'",
+    "finetune {llama} --out {out} --head sequence-classification --target kind": "add --data FILE",
+    "finetune {llama} --data {chats} --out {out} --head embedding": "pretrained.load(folder, head",
+    "train mlp --head embedding": "--head: expected a published model",
     **{
         "finetune {llama} --data {chats} --out {out} --quiet " + rest: said
         for rest, said in {
