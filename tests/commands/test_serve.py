@@ -18,6 +18,7 @@ import pytest
 from singanet import models, pretrained
 from singanet.commands.runs.trained import embedded
 from singanet.saving.whole_model import save_model
+from tests.commands.published import LLAMA, published
 
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
@@ -445,3 +446,24 @@ def test_the_page_predicts(page, predicting, rng):
     page.wait_for_function("document.querySelector('#output').textContent")
     found = json.loads(page.text_content("#output"))
     np.testing.assert_allclose(found, net.predict(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.full
+def test_texts_get_the_names_of_their_classes(tmp_path):
+    config = LLAMA | {"architectures": ["LlamaForSequenceClassification"], "pad_token_id": 0}
+    config |= {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
+    folder = published(config, tmp_path / "judge")
+    net, tokenizer = pretrained.load(folder), pretrained.tokenizer(folder)
+    server, texts = Server(folder), ["Who's there?", "Nay, answer me: stand"]
+    try:
+        found = server.client.post("/predict", json=texts).json()["predictions"]
+        for text, one in zip(texts, found, strict=True):
+            wanted = net.predict(tokenizer.encode(text)[None])[0]
+            assert [*one["probabilities"]] == ["bad", "good"]
+            np.testing.assert_allclose([*one["probabilities"].values()], wanted, atol=1e-5)
+            assert one["class"] == ["bad", "good"][wanted.argmax()]
+        for body in ([], [[1.5]], {"a": 3}, ["ay " * 200], [""]):
+            assert 400 <= server.client.post("/predict", json=body).status_code < 500
+        assert server.client.post("/v1/completions", json={"prompt": "a"}).status_code == 404
+    finally:
+        server.end()

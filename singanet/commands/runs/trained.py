@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet import keras, onnx, pretrained
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import checked_count, is_int
 from singanet.base.files import expect_inside, replacing
 from singanet.base.progress import progress
 from singanet.commands.runs.classified import classification_task, tuning
@@ -445,13 +445,15 @@ def embeddings(
     net: FeedForwardNet, tokenizer: Tokenizer, rows: Sequence[Array], batch_size: int = 32
 ) -> Array:
     """Return a row (dimensions,) of float32 for each text in ``rows``, ids (T,)."""
+    known = getattr(net, "config", {}).get("pad_token_id")
+    padding = known if is_int(known, 0) else tokenizer.pad_id or 0
     order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
     found: Array | None = None
     for at in progress(range(0, len(order), batch_size), "embed"):
         places = order[at : at + batch_size]
         together = [[Fragment(rows[k], rows[k])] for k in places]
         width = max(1, *(len(rows[k]) for k in places))
-        x, _ = batch_of(together, width, tokenizer.pad_id or 0)
+        x, _ = batch_of(together, width, padding)
         made = net.predict({name: x[name] for name in OF_SENTENCES})
         found = np.empty((len(rows), made.shape[1]), np.float32) if found is None else found
         found[places] = made

@@ -50,7 +50,10 @@ class Limits:
 
 @dataclass
 class Served:
-    """A net to serve under ``name``: parts that it does not have are None."""
+    """A net to serve under ``name``: parts that it does not have are None.
+
+    ``classes`` are the names of the classes if ``predict`` computes their probabilities for texts.
+    """
 
     name: str
     texts: TextRequests | None = None
@@ -58,6 +61,7 @@ class Served:
     predict: BatchQueue | None = None
     embed: BatchQueue | None = None
     ends: frozenset[int] = frozenset()
+    classes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Finish what is begun."""
@@ -166,7 +170,8 @@ class _Application:
     async def page(self, request: Request) -> Response:
         """A page to try the net in a browser."""
         text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-        kind = "chat" if self._chats else "text" if self.served.texts else "predict"
+        kind = "chat" if self._chats else "text"
+        kind = kind if self.served.predict is None else "predict"
         shown = {"name": self.served.name, "kind": kind}
         return HTMLResponse(text.replace("{{settings}}", json.dumps(shown).replace("<", "\\u003c")))
 
@@ -194,6 +199,8 @@ class _Application:
         """Predictions of arrays, as JSON or .npy."""
         if self.served.predict is None:
             raise RequestError("/predict: the net that is served writes texts", None, 404)
+        if self.served.classes:
+            return await self._classified(self.served.predict, await self._body(request))
         binary = request.headers.get("content-type", "").partition(";")[0].strip() == _BINARY
         body = await self._body(request)
         if binary:
@@ -215,6 +222,27 @@ class _Application:
         shown = {key: _listed(value) for key, value in parts.items()}
         return _json({"predictions": shown if isinstance(made, dict) else shown[""]})
 
+    async def _classified(self, predict: BatchQueue, body: bytes) -> Response:
+        """The class of each text, and the probabilities of all, by their names."""
+        given, names = parsed(body), self.served.classes
+        rows = await self._wait(predict.submit(await self._ids(given, "the body")))
+        shown = [
+            {"class": names[int(row.argmax())], "probabilities": dict(zip(names, row, strict=True))}
+            for row in (np.asarray(row, np.float64) for row in rows)
+        ]
+        return _json({"predictions": shown})
+
+    async def _ids(self, given: Any, name: str) -> list[list[int]]:
+        """Return the ids of texts. Errors: `RequestError` for a text longer than the net reads."""
+        texts = self.served.texts
+        assert texts is not None
+        ids: list[list[int]] = await self._beside(lambda: texts.several(given, name, 2048))
+        longest = max(map(len, ids))
+        if texts.limit is not None and longest > texts.limit:
+            told = f"{name}: expected at most {texts.limit} tokens, received {longest}"
+            raise RequestError(told, name, code="context_length_exceeded")
+        return ids
+
     async def embeddings(self, request: Request) -> Response:
         """Embeddings of texts, in OpenAI's form."""
         embed = self.served.embed
@@ -230,11 +258,7 @@ class _Application:
         if form not in ("float", "base64"):
             raise RequestError("encoding_format: expected float or base64", "encoding_format")
         fields.end()
-        ids = await self._beside(lambda: texts.several(given, "input", 2048))
-        longest = max(map(len, ids))
-        if texts.limit is not None and longest > texts.limit:
-            told = f"input: expected at most {texts.limit} tokens, received {longest}"
-            raise RequestError(told, "input", code="context_length_exceeded")
+        ids = await self._ids(given, "input")
         rows = await self._wait(embed.submit(ids))
         shown = [
             base64.b64encode(row.astype("<f4").tobytes()).decode()

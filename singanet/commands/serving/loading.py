@@ -29,7 +29,10 @@ from singanet.commands.serving.app import Limits, Served
 from singanet.commands.serving.batches import BatchQueue
 from singanet.commands.serving.requests import TextRequests
 from singanet.commands.serving.scheduler import Scheduler
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
+from singanet.pretrained.headed import labels_of
+from singanet.pretrained.heads import SEQUENCE
 from singanet.pretrained.source import folder_of
 from singanet.types import Array
 
@@ -49,21 +52,27 @@ def load(path: str, limits: Limits) -> Served:
         raise refusal(f"{path!r}", expected, "another file", advice)
     model = model_in(place)
     # A drawn net tells the kind of the model without its arrays.
-    of_sentences = has_embeddings(drawn_net(model, ["input_ids"]))
-    inputs = OF_SENTENCES if of_sentences else ["input_ids"]
+    drawn = drawn_net(model, ["input_ids"])
+    of_sentences, of_classes = has_embeddings(drawn), drawn.head == SEQUENCE
+    inputs = OF_SENTENCES if of_sentences or of_classes else ["input_ids"]
     net = pretrained.load(model, inputs=inputs)
     name, tokenizer = Path(path).resolve().name, tokenizer_for(net, model)
     words = int(net.config["vocab_size"])
     texts = TextRequests(name, tokenizer, words, net.most_steps)
-    if of_sentences:
+    if of_sentences or of_classes:
 
         def embedded(inputs: list[Any]) -> list[Array]:
             rows = [np.array(ids) for ids_of_one in inputs for ids in ids_of_one]
             cuts = np.cumsum([len(each) for each in inputs])[:-1]
             return np.split(embeddings(net, tokenizer, rows), cuts)
 
-        embed = BatchQueue(embedded, lambda _: None, len, most_waiting=limits.queue)
-        return Served(name, texts, embed=embed)
+        queue = BatchQueue(embedded, lambda _: None, len, most_waiting=limits.queue)
+        if of_sentences:
+            return Served(name, texts, embed=queue)
+        if not isinstance(net.loss, SoftmaxCrossEntropy):
+            expected, advice = "a model that gives each text one class", "pass another model"
+            raise refusal(f"model {path!r}", expected, str(net.config["problem_type"]), advice)
+        return Served(name, texts, predict=queue, classes=tuple(labels_of(net.config)))
     expect_causal(net, place)
     scheduler = Scheduler(net, tokenizer, limits.together, limits.queue)
     return Served(name, texts, scheduler, ends=ends_of(net, tokenizer))
