@@ -27,7 +27,7 @@ PUBLISHED = OptionHint(
     "from_",
     str,
     "FOLDER|FILE.gguf|OWNER/REPO",
-    "a published causal model, or its name on the hub",
+    "a published model, or its name on the hub",
 )
 
 Config: TypeAlias = Annotated[Path | None, "FILE", "TOML with these options; these here win"]
@@ -53,7 +53,8 @@ def finetune(*, config: Config = None, **given: Any) -> int:
 
     DATA is .txt or .jsonl, a file or a folder: texts, with training on every token, or
     conversations, with training on the answers. RUN_DIR/model is the tuned model, in transformers'
-    format. Resume with --out RUN_DIR --resume.
+    format. With --head sequence-classification DATA is a table of texts, and --target its column of
+    classes. Resume with --out RUN_DIR --resume.
 
     Examples:
       singanet finetune SmolLM2-135M-Instruct --data chats.jsonl --memory-budget 1.5GB --out tuned
