@@ -54,7 +54,7 @@ class MaskingLoader(TokenLoader):
         >>> _ = pathlib.Path("letters.txt").write_text("abab")
         >>> loader = singanet.data.MaskingLoader("letters.txt", tokenizer, 1, 8, 0.5, pad_to=[4])
         >>> [(x["input_ids"].tolist(), y.tolist()) for x, y in loader]
-        [([[1, 0, 1, 2]], [[-100, 2, -100, -100]])]
+        [([[0, 2, 0, 0]], [[1, -100, 1, 2]])]
     """
 
     def __init__(
