@@ -23,6 +23,7 @@ CATALOGUE = {
     "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
     "AvgPooling3D": (lambda n: layers.AvgPooling3D(n, 2, ceil_mode=True), [VOLUME]),
     "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
+    "ByDistance": (lambda n: layers.ByDistance(n, 4, 6), [(2, 5, 8)]),
     "Cast": (layers.Cast, [(5,)]),
     "ClassToken": (lambda n: layers.ClassToken(n, 2), [SEQUENCE]),
     "Clip": (lambda n: layers.Clip(n, -0.5), [(5,)]),

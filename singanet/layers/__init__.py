@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SeparableConv2D,
     )
     from singanet.layers.dense import Dense, Weight
+    from singanet.layers.distances import ByDistance
     from singanet.layers.dropout import (
         AlphaDropout,
         Dropout,
@@ -160,6 +161,7 @@ __all__ = [
     "AvgPooling2D",
     "AvgPooling3D",
     "BatchNormalization",
+    "ByDistance",
     "Cache",
     "Cast",
     "ClassToken",

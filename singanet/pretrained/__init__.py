@@ -2,7 +2,7 @@
 
 `loading` opens a `source`, builds the net of its `config` and reads the arrays; `saving` writes
 them. `families` lists the families, in `decoders` (`llama_families`, `gpt_families`), `encoders`,
-`modernbert`, `encoder_decoders`, `vision`, `swin`, `image_text`, by the layers of `drawing`. Heads
+`modernbert`, `deberta`, `encoder_decoders`, `vision`, `swin`, `image_text`, by `drawing`. Heads
 are in `heads`, `headed` adds one, `preference` that of pairs. Others: `gguf_models`, `adapter`.
 """
 

@@ -318,7 +318,7 @@ def _block(
 # -- heads ------------------------------------------------------------------------------------
 
 
-def _bert_words(
+def draw_bert_words(
     d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
 ) -> Symbol:
     """Add BERT's masked language model head."""
@@ -395,7 +395,7 @@ _KINDS: Mapping[str, _Kind] = {
         "encoder.embedding_hidden_mapping_in",
         "pooler",
     ),
-    "bert": _Kind(_bert, "bert.", _OF_BERT, _bert_words),
+    "bert": _Kind(_bert, "bert.", _OF_BERT, draw_bert_words),
     "camembert": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words),
     "distilbert": _Kind(_distilbert, "distilbert.", _OF_DISTILBERT, _distilbert_words),
     "electra": _Kind(_electra, "electra.", _OF_BERT, _electra_words, "embeddings_project"),

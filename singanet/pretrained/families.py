@@ -7,6 +7,7 @@ from typing import Any
 
 from singanet.errors import ConfigError, brief, did_you_mean, one_of
 from singanet.pretrained import (
+    deberta,
     encoder_decoders,
     encoders,
     expert_families,
@@ -25,6 +26,7 @@ FAMILIES: Mapping[str, Family] = {
     **expert_families.FAMILIES,
     **encoders.FAMILIES,
     **modernbert.FAMILIES,
+    **deberta.FAMILIES,
     **encoder_decoders.FAMILIES,
     **vision.FAMILIES,
     **image_text.FAMILIES,

@@ -51,6 +51,11 @@ SWIN = {
     "depths": [2, 2], "drop_path_rate": 0.0, "embed_dim": 8, "image_size": [24, 48],
     "num_heads": [2, 4], "patch_size": 2, "window_size": 3,
 }  # fmt: skip
+DEBERTA = TEXT | {
+    "norm_rel_ebd": "layer_norm", "pos_att_type": ["p2c", "c2p"], "position_buckets": 4,
+    "relative_attention": True, "share_att_key": True, "type_vocab_size": 0,
+    "max_position_embeddings": 16,
+}  # fmt: skip
 PIXELS = {"resnet ": (40, 48), "convnext 224": (32, 40), "dinov2 8": (12, 8)}
 """Height and width of prepared images, by model type and image size of the config."""
 
@@ -93,6 +98,8 @@ MODELS = {
     "siglip's images": ("SiglipVisionModel", TOWER | SQUARE),
     "swin": ("SwinModel", SWIN | {"use_absolute_embeddings": True, "qkv_bias": False}),
     "swin for classes": ("SwinForImageClassification", SWIN | THREE),
+    "deberta-v2": ("DebertaV2Model", DEBERTA | {"position_biased_input": False}),
+    "deberta-v2 for words": ("DebertaV2ForMaskedLM", DEBERTA | {"pos_att_type": "c2p|p2c"}),
     "dinov2": ("Dinov2Model", IMAGE | {"image_size": 12}),
     "dinov2, larger images": ("Dinov2Model", IMAGE | {"image_size": 8, "use_swiglu_ffn": True}),
     "dinov2 for classes": (
@@ -155,6 +162,11 @@ CONFIGS = {
     "swin": {
         "architectures": ["SwinForImageClassification"], "depths": [1, 1], "embed_dim": 8,
         "image_size": 16, "num_heads": [2, 2], "patch_size": 2, "window_size": 4,
+    },
+    "deberta-v2": _TEXT | {
+        "architectures": ["DebertaV2Model"], "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "p2c|c2p", "position_buckets": 4, "relative_attention": True,
+        "share_att_key": True,
     },
     "clip": _BOTH | {"architectures": ["CLIPModel"], "projection_dim": 8},
     "siglip": _BOTH | {"architectures": ["SiglipModel"]},
@@ -286,6 +298,12 @@ PUBLISHED = {
         "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "mpnet",
         "pad_token_id": 1, "relative_attention_num_buckets": 32, "vocab_size": 30527,
     },
+    "deberta-v3-base": _BERT_BASE | {
+        "layer_norm_eps": 1e-07, "max_relative_positions": -1, "model_type": "deberta-v2",
+        "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p", "position_biased_input": False,
+        "position_buckets": 256, "relative_attention": True, "share_att_key": True,
+        "type_vocab_size": 0, "vocab_size": 128100,
+    },
     "ModernBERT-base": {
         "architectures": ["ModernBertForMaskedLM"], "attention_bias": False,
         "attention_dropout": 0.0, "bos_token_id": 50281, "classifier_activation": "gelu",
@@ -364,6 +382,7 @@ COUNTS = {
     "electra-base-discriminator": 109_483_009,
     "camembert-base": 110_655_493,
     "all-mpnet-base-v2": 109_518_527,
+    "deberta-v3-base": 183_831_552,
     "ModernBERT-base": 149_655_232,
     "dinov2-base": 86_579_712,
     "swin-tiny-patch4-window7-224": 28_509_246,

@@ -185,6 +185,19 @@ def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention, key: Valu
     return g.unsqueeze(g.transpose(rows, 2, 0, 1), 0)
 
 
+def _write_by_distance(g: WrittenGraph, layer: layers.ByDistance, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    heads, length, count = shape
+    if length == -1:
+        raise NoFormError("scores by distance with a free number of steps")
+    at = np.arange(length)
+    of = at if layer.of_keys else at[:, None]
+    row = of * count + layer._of(at[:, None] - at)
+    flat = g.reshape(xs[0], (0, heads, length * count))
+    picked = g.node("Gather", flat, g.constant(row.reshape(-1), "distances", np.int64), axis=2)
+    return g.reshape(picked, (0, heads, length, length))
+
+
 def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x: Value) -> Value:
     """Add heads: (N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
     size, groups = layer.dims[part], layer.num_kv_heads or layer.num_heads
@@ -476,6 +489,7 @@ def _scored(d: DescribedLayer) -> list[LayerGraph]:
 
 
 ATTENTION = (
+    LayerCodec(layers.ByDistance, onnx=_write_by_distance),
     LayerCodec(
         layers.MultiHeadAttention,
         HEADS,
