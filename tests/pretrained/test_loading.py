@@ -134,6 +134,27 @@ def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
         pretrained.save(pretrained.build(BERT), tmp_path / "again", like=llama)
 
 
+@pytest.mark.parametrize(
+    ("settings", "sides"),
+    [
+        ({}, (224, 224)),
+        ({"size": 48}, (48, 48)),
+        ({"size": {"height": 40, "width": 32}}, (40, 32)),
+        ({"size": {"shortest_edge": 64}, "crop_size": {"height": 48, "width": 48}}, (48, 48)),
+        ({"size": 40, "crop_size": 48, "do_center_crop": False}, (40, 40)),
+        ({"size": {"shortest_edge": 48}, "crop_pct": 0.875}, (48, 48)),
+        # The sides differ from image to image.
+        ({"size": {"shortest_edge": 48}}, (224, 224)),
+        ({"size": [48]}, (224, 224)),
+    ],
+)
+def test_images_have_the_size_of_the_preprocessing(settings, sides, tmp_path):
+    folder = folder_of(CONFIGS["resnet"], tmp_path)
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    net = pretrained.load(folder)
+    assert net["pixel_values"].get_output_sample_shape() == (3, *sides)
+
+
 def test_sizes_that_windows_do_not_divide_are_refused():
     config = CONFIGS["swin"] | {"image_size": 24}
     with pytest.raises(errors.ConfigError, match="image_size: expected sides of a multiple of 8"):
