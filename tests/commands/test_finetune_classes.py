@@ -67,7 +67,9 @@ def figures(out):
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("method", [(), ("--method", "lora", "--rank", 4), ("--method", "blocks")])
+@pytest.mark.parametrize("method", [
+    (), ("--method", "lora", "--rank", 4), ("--method", "blocks"), ("--memory-budget", "100MB"),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_classes_are_learnt_and_named(models, rows, tmp_path, kind, method):
     done(models[kind], rows, tmp_path / "run", "--epochs", 4, *method)

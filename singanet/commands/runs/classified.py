@@ -25,7 +25,7 @@ from singanet.commands.runs.published import (
 )
 from singanet.commands.runs.run_options import RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, SampleTask, Task, split
-from singanet.data import Tokenizer
+from singanet.data import ArrayLoader, Tokenizer
 from singanet.data.row_files import Samples
 from singanet.data.table_files import SUFFIXES, Chunk, TableFile, is_text_column, open_table
 from singanet.data.tokens.text_files import Fragment, batch_of
@@ -219,6 +219,12 @@ def padded(rows: Sequence[Array], length: int, padding: int) -> dict[str, Array]
     return {name: x[name] for name in INPUTS}
 
 
+class TextRowLoader(ArrayLoader):
+    """An `ArrayLoader` of texts, of at most ``length`` tokens, which a memory budget asks for."""
+
+    length = 0
+
+
 @dataclass
 class _Parts:
     """The rows to train on and to test on."""
@@ -234,6 +240,7 @@ class PublishedClasses(SampleTask):
 
     metrics = ("accuracy",)
     evaluation_batch = 32
+    _kind_of_loader = TextRowLoader
 
     def __init__(
         self,
@@ -303,6 +310,12 @@ class PublishedClasses(SampleTask):
                 expected = f"a class of the model: {one_of(self.class_names, 12)}"
                 raise table.refused(row, str(self._options.target), expected, label)
         return np.array([ids[label] for label in table.labels], np.int32)
+
+    def _loader(self, *given: Any, **more: Any) -> ArrayLoader:
+        loader = super()._loader(*given, **more)
+        assert isinstance(loader, TextRowLoader)
+        (loader.length,) = self.input_shape
+        return loader
 
     def keep_back(self, share: float, seed: int) -> Any:
         """Return the rows to validate with."""

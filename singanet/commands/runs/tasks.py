@@ -205,6 +205,7 @@ class SampleTask(Task):
 
     evaluation_batch = EVALUATION_BATCH
     data: Any
+    _kind_of_loader: type[ArrayLoader] = ArrayLoader
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Return samples drawn by ``seed``, independent of their classes."""
@@ -233,7 +234,7 @@ class SampleTask(Task):
         drop_last: bool = False,
     ) -> ArrayLoader:
         size = batch_size or self.evaluation_batch
-        return ArrayLoader(
+        return self._kind_of_loader(
             *self._inputs_and_targets(x, y), size, shuffle, seed, drop_last, *self.part, True
         )
 
