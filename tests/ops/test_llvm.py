@@ -614,7 +614,9 @@ def test_each_part_of_a_job_runs_once_and_stages_in_order(come):
 def test_a_job_runs_on_the_calling_thread_while_the_cores_are_busy():
     met, busy = set(), np.ones(1, np.int64)
     stages = [[[native(lambda *_: met.add(threading.get_ident()) or 0)] for _ in range(2)]]
-    (job,) = Threads((1,)).jobs(busy).share(stages, False)
+    # Its functions of C are alive as long as it is.
+    threads = Threads((1,))
+    (job,) = threads.jobs(busy).share(stages, False)
     job()
     assert met == {threading.get_ident()}
     met.clear()
@@ -628,8 +630,8 @@ def test_bits_of_tiles_in_jobs(n, c, f, size):
     """Threads divide tiles, or the tiles and points of each block."""
     x, k, line = draw(n, c, size, size), draw(f, c, 3, 3, seed=1), draw(f)
     geometry = winograd.geometry_of(Case("constant", x.shape, k.shape, PLAIN))
-    ops, made = LlvmOps(), []
-    for crew in (PythonCrew(1, True), PythonCrew(2, True, None, Threads((0, 1)).jobs())):
+    ops, made, threads = LlvmOps(), [], Threads((0, 1))
+    for crew in (PythonCrew(1, True), PythonCrew(2, True, None, threads.jobs())):
         y = np.empty((geometry.n, *geometry.out), np.float32)
         entered = np.empty(geometry.entered, np.float32)
         images = ops.channels_last(x)
