@@ -179,7 +179,7 @@ class Jobs:
     ``start`` is the address of a function that runs another on all threads, such as GNU's
     ``GOMP_parallel``, ``number`` that of a function that returns the calling thread's number.
     ``busy`` has one number, not 0 while other processes use the cores: a job then runs on the
-    calling thread. ``look`` keeps it up to date. ``pool`` is for the library's own threads.
+    calling thread. ``look`` keeps it up to date. ``pool`` is the memory of the library's own threads.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Jobs:
         number: int,
         busy: Array,
         look: Callable[[], None] | None,
-        pool: int = 0,
+        pool: Array | None = None,
     ) -> None:
         self.threads, self._start, self._number = threads, start, number
         self._busy, self._pool = busy, pool
@@ -213,7 +213,7 @@ class Jobs:
             "enter": function_of("enter").address,
             "busy": address(self._busy),
             "rest": _rest(),
-            "pool": self._pool,
+            "pool": 0 if self._pool is None else address(self._pool),
         }
         job[: len(HEADER)] = [header.get(name, 0) for name in HEADER]
         parts = lines = 0
@@ -224,7 +224,7 @@ class Jobs:
         share = function_of("share")
         made = compiled_call(share, (address(job),), brief)
         made.stages = stages
-        made.__dict__["kept"] = records, table, flags, job, self._busy
+        made.__dict__["kept"] = records, table, flags, job, self._busy, self._pool
         return [made] if self.look is None else [self.look, made]
 
 

@@ -48,8 +48,8 @@ class Pool:
             while len(self._states) < threads - 1:
                 self._begin()
         look = None if self._watch is None else self._watch.look
-        start, memory = function_of("start").address, address(self._memory)
-        return Jobs(threads, start, 0, self._busy, look, memory)
+        start = function_of("start").address
+        return Jobs(threads, start, 0, self._busy, look, self._memory)
 
     def begin(self, threads: int) -> None:
         """Do nothing: the threads sleep while the cores are busy."""
