@@ -179,7 +179,7 @@ class Jobs:
     ``start`` is the address of a function that runs another on all threads, such as GNU's
     ``GOMP_parallel``, ``number`` that of a function that returns the calling thread's number.
     ``busy`` has one number, not 0 while other processes use the cores: a job then runs on the
-    calling thread. ``look`` keeps it up to date. ``pool`` is the memory of the library's own threads.
+    calling thread. ``look`` keeps it up to date. ``pool`` is the memory of the library's threads.
     """
 
     def __init__(
