@@ -260,6 +260,16 @@ NETS = {
     "symbols that are not named": (
         lambda: (lambda x: FeedForwardNet(x, Dense(3)(x)))(Input("x", (4,))), "inputs=x, outputs=y",
         lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,)))),
+    "a symbol as a condition": (
+        lambda: 1 if Input("x", (4,)) > 0 else 2, "(a > 0).where(b, c)",
+        lambda: (Input("x", (4,)) > 0).where(1.0, 2.0)),
+    "a number as an output": (
+        lambda: FeedForwardNet(inputs=Input("x", (4,)), outputs=3), "inputs=x, outputs=y",
+        lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,)))),
+    "a list of parameters": (
+        lambda: compiled().set_params(compiled().param_values()), "dict(zip(net.param_names()",
+        lambda: compiled().set_params(
+            dict(zip(compiled().param_names(), compiled().param_values(), strict=True)))),
     "a method of tensors": (
         lambda: Input("x", (4,)).mean(1), "functional.mean",
         lambda: singanet.functional.mean(Input("x", (4,)), 1)),

@@ -98,7 +98,8 @@ class Net(GraphBuilder):
         self.executor = self.make_executor()
         self.compiled: object | None = None
         self.intake = ColumnAdapter()
-        expect_own_samples([outputs] if isinstance(outputs, Symbol) else outputs)
+        listed = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        expect_own_samples([each for each in listed if isinstance(each, Symbol)])
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:

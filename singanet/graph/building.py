@@ -294,8 +294,7 @@ class GraphBuilder(metaclass=CheckedType):
         outputs: Symbol | Sequence[Symbol],
     ) -> None:
         """Add the constructor's arguments: a chain of ``parts``, or the graph of symbols."""
-        outputs = [outputs] if isinstance(outputs, Symbol) else list(outputs)
-        inputs = [inputs] if isinstance(inputs, Symbol) else list(inputs)
+        outputs, inputs = _symbols("outputs", outputs), _symbols("inputs", inputs)
         if parts is not None and (inputs or outputs):
             raise two_ways()
         with self._whole():
@@ -507,7 +506,7 @@ class GraphBuilder(metaclass=CheckedType):
         """
         ports = {(symbol.call.born, symbol.index) for symbol in outputs}
         for symbol in outputs:
-            if symbol.mask and (symbol.mask.call.born, symbol.mask.index) not in ports:
+            if symbol.mask is not None and (symbol.mask.call.born, symbol.mask.index) not in ports:
                 raise unread_mask(str(symbol.call.layer.name))
         names: dict[int, str] = {}
         uses: dict[int, int] = {}
@@ -628,6 +627,20 @@ def _source(layer: Layer | GraphBuilder, part: Any) -> tuple[str, int | None]:
 
 
 _WHERE = "FeedForwardNet"
+
+
+def _symbols(what: str, given: Any) -> list[Symbol]:
+    """Return ``given`` as a list. Errors: `ArgumentError` for anything but symbols."""
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    for each in listed:
+        if not isinstance(each, Symbol):
+            raise ArgumentError(
+                f"{_WHERE}, argument {what}",
+                expected="a symbol, or a list of symbols",
+                received=brief(each),
+                advice="write FeedForwardNet(inputs=x, outputs=y) of x = Input(shape)",
+            )
+    return listed
 
 
 def told_apart(first: Any, loss: Any) -> tuple[Sequence[Any] | None, Loss | None]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count
 from singanet.base.elsewhere import missing_attribute
+from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
@@ -179,6 +180,15 @@ class Symbol:
 
     def __ge__(self, other: Any) -> Symbol:
         return _computed(">=", self, other)
+
+    @entry_point
+    def __bool__(self) -> bool:
+        raise GraphError(
+            "a symbol as a condition",
+            expected="a value that is known when the net is drawn",
+            received=repr(self),
+            advice="write (a > 0).where(b, c), which chooses for each element",
+        )
 
     def where(self, a: Any, b: Any) -> Symbol:
         """Return ``a`` if this is true, otherwise ``b``; one of them may be a number."""

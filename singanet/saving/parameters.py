@@ -290,6 +290,13 @@ def distinct(params: list[Param]) -> list[Param]:
 def set_params(net: Net, values: Mapping[str, Any]) -> None:
     """Implement `FeedForwardNet.set_params`."""
     own = {param.name: param for param in net.params()}
+    if not isinstance(values, Mapping):
+        raise ArgumentError(
+            "net.set_params, values",
+            expected="a dict of arrays by the names of parameters",
+            received=f"a {type(values).__name__}",
+            advice="write dict(zip(net.param_names(), arrays)) of a list in their order",
+        )
     arrays = {name: _value_of(own, name, value) for name, value in values.items()}
     put_params([own[name] for name in arrays], arrays, net.device.put, "net.set_params")
 
