@@ -305,6 +305,9 @@ _TOGETHER = {
         " LogSigmoid PairwiseDistance PixelUnshuffle Softmin Softshrink Tanhshrink Threshold"
     ),
     _LOOPED: "GRUCell LSTMCell RNNBase RNNCell RNNCellBase SimpleRNNCell StackedRNNCells",
+    "draw it step by step with Conv2D and singanet.functional": (
+        "ConvLSTM1D ConvLSTM2D ConvLSTM3D"
+    ),
     _ATTENDED: (
         "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder"
         " TransformerEncoderLayer"
@@ -329,7 +332,7 @@ _TOGETHER = {
     "it has no counterpart: derive a layer from singanet.layers.Layer": (
         "MaxUnpool1d MaxUnpool2d MaxUnpool3d Fold Unfold FractionalMaxPool2d"
         " FractionalMaxPool3d LPPool1d LPPool2d LPPool3d RReLU SpectralNormalization"
-        " FeatureAlphaDropout ConvLSTM1D ConvLSTM2D ConvLSTM3D UpsamplingBilinear2d"
+        " FeatureAlphaDropout UpsamplingBilinear2d"
         " CrossMapLRN2d GaussianDropout AdaptiveLogSoftmaxWithLoss"
     ),
     (
