@@ -28,8 +28,6 @@ WAYS = (
     ("singanet", "SGD", ""),
     ("trl", "SGD", "lean"),
     ("trl", "SGD", "usual"),
-    ("singanet", "AdamW", ""),
-    ("trl", "AdamW", "lean"),
 )
 """The library, the rule, and how the library trains."""
 RATES = {"SGD": 0.02, "AdamW": 1e-5}
