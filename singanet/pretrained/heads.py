@@ -267,7 +267,7 @@ HEADS: Mapping[str, Heads] = {
     "phi3": _decoder("Phi3"),
     "phimoe": _decoder("Phimoe", token=None),
     "qwen2": _decoder("Qwen2", question="transformer."),
-    "qwen2_moe": _decoder("Qwen2Moe", question="transformer."),
+    "qwen2_moe": _decoder("Qwen2Moe", question="model."),
     "qwen3": _decoder("Qwen3", question="transformer."),
     "qwen3_moe": _decoder("Qwen3Moe", question="transformer."),
     "resnet": Heads("resnet."),

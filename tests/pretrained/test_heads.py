@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError, StateMismatchError
 from singanet.optimizer import SGD
 from singanet.pretrained import heads
 from singanet.pretrained.families import FAMILIES
-from tests.pretrained.peers import MODELS, batch, queries_for, torch, transformers, write
+from tests.pretrained.peers import MODELS, batch, in_files, queries_for, torch, transformers, write
 from tests.pretrained.test_families import expect_same_bits, named, named_gradients
 
 AUTO = {
@@ -119,7 +119,8 @@ def test_outputs_and_gradients_are_those_of_transformers(kind, head, tmp_path):
         total = total + (wanted[name] * torch.from_numpy(dy[name])).sum()
     total.backward()
     ours = named_gradients(net, dy if len(dy) > 1 else dy["logits"])
-    grads = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+    found = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+    grads = dict(in_files(model, found))
     theirs = {canonical: grads[name] for canonical, name in named(model, grads).items()}
     assert theirs.keys() == named(model, ours).keys()
     for canonical, name in named(model, ours).items():
