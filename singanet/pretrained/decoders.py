@@ -64,6 +64,7 @@ class Experts:
 
     ``blocks`` is whether each block has one. ``shared`` is the number of hidden features of a unit
     that computes every step in addition, or 0; its output is multiplied by a gate of one number.
+    ``stacked``: one array has the gate and the up projections of all experts, one the others.
     """
 
     count: int
@@ -72,6 +73,7 @@ class Experts:
     normalized: bool
     blocks: Sequence[bool]
     shared: int = 0
+    stacked: bool = False
     router: str = "mlp.gate"
     gate: str = "mlp.experts.{}.gate_proj"
     up: str = "mlp.experts.{}.up_proj"
@@ -222,7 +224,7 @@ def draw(read: Callable[[Config], DecoderSettings], d: ModelDrawing) -> Symbol:
     names = m.modules
     if m.experts is not None and d.names is not None:
         # Before any layer is made: a config alone may have any number.
-        needed = 3 * m.experts.count * sum(m.experts.blocks)
+        needed = (1 if m.experts.stacked else 3 * m.experts.count) * sum(m.experts.blocks)
         if needed > len(d.names):
             raise d.config.refused("the number of experts", f"{len(d.names)} arrays", needed)
     # With dynamic scaling a config contains the original length alone.
@@ -376,8 +378,7 @@ class _Block:
         )
         places = self._places("router", experts.router)
         for k in range(experts.count):
-            for part in ("gate", "up", "down"):
-                places |= self._places(f"{part}_{k}", getattr(experts, part).format(k))
+            places |= self._expert(experts, k)
         y = self.d.put(layer, x, **places)
         if not experts.shared:
             return y
@@ -391,6 +392,21 @@ class _Block:
         gate = self.d.activation(gate, f"{self.name}/shared_gate_act", "sigmoid")
         shared = Multiply(f"{self.name}/shared_product")(shared, gate)
         return self.d.add(f"{self.name}/experts_add", y, shared)
+
+    def _expert(self, experts: Experts, k: int) -> dict[str, ArrayPlace]:
+        """Return the places of the weights of expert ``k``."""
+        places = {}
+        for part, order in (("gate", 2 * k), ("up", 2 * k + 1), ("down", k)):
+            module = getattr(experts, part).format(k)
+            name = f"{self.theirs}.{module}.weight"
+            width, hidden = self.m.width, experts.hidden
+            whole = (width, hidden) if part == "down" else (2 * hidden, width)
+            places[f"{part}_{k}_weight"] = (
+                ArrayPlace(name, True, order, whole=(experts.count, *whole))
+                if experts.stacked
+                else ArrayPlace(name, True)
+            )
+        return places
 
     def _places(
         self, part: str, module: str, order: int = 0, groups: int = 1

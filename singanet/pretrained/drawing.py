@@ -42,7 +42,8 @@ class ArrayPlace:
     several parameters, each is the part number ``order`` along ``axis``. With ``groups`` the axis
     has that number of equal groups, and each group has a part of every parameter: the queries, keys
     and values of one head. ``shape`` is the shape in the file if its axes differ from the
-    parameter's, for example by a first axis of size 1.
+    parameter's, for example by a first axis of size 1. ``whole`` is the shape of an array whose
+    parts are along several axes: they are consecutive along ``axis`` after the axes are joined.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ArrayPlace:
     axis: int = 0
     shape: Shape | None = None
     groups: int = 1
+    whole: Shape | None = None
 
     def extents(self, ours: Shape) -> Shape:
         """Return the shape in the file of a parameter of shape ``ours``."""
@@ -77,15 +79,20 @@ class FileArray:
     @property
     def shape(self) -> Shape:
         """The shape in the file."""
+        place = self.members[0][1]
+        return place.whole or self._joined(place.axis)
+
+    def _joined(self, axis: int) -> Shape:
+        """Return the shape of the parts, joined along ``axis``."""
         parts = [place.extents(param.shape) for param, place in self.members]
-        axis = self.members[0][1].axis
         whole = list(parts[0])
         whole[axis : axis + 1] = [sum(part[axis] for part in parts)] if whole else []
         return tuple(whole)
 
     def part(self, array: Array, param: Param) -> Array:
         """Return the part of the file's ``array`` for ``param``, in the file's layout."""
-        start = 0
+        start, first = 0, self.members[0][1]
+        array = array if first.whole is None else array.reshape(self._joined(first.axis))
         for other, place in self.members:
             extents = place.extents(other.shape)
             end = start + extents[place.axis] // place.groups
@@ -105,7 +112,7 @@ class FileArray:
         """Return the array for the file, assembled from the parameters' values."""
         parts = [place.theirs(value_of(param)) for param, place in self.members]
         if len(parts) == 1:
-            return parts[0]
+            return parts[0].reshape(self.shape)
         first = self.members[0][1]
         found = np.concatenate([first.grouped(part) for part in parts], first.axis + 1)
         return found.reshape(self.shape)

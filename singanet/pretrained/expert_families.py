@@ -8,7 +8,7 @@ from singanet.layers import QueryKeyNorm
 from singanet.pretrained.config import Config
 from singanet.pretrained.decoders import DecoderSettings, Experts, decoder_family
 from singanet.pretrained.drawing import Family
-from singanet.pretrained.llama_families import FULL, SLIDING, attention_kinds, llama_like
+from singanet.pretrained.llama_families import FULL, SLIDING, attention_kinds, granite, llama_like
 
 _TIMES = "num_experts_per_tok"
 
@@ -83,6 +83,26 @@ def _qwen3_moe(c: Config) -> DecoderSettings:
     return made
 
 
+def _granitemoe(c: Config) -> DecoderSettings:
+    made = granite(c)
+    own = "block_sparse_moe"
+    made.experts = Experts(
+        # The arrays do not bound the number, since each has the weights of all experts.
+        count=c.count("num_local_experts", 8, least=2, most=128),
+        top_k=c.count(_TIMES, 2),
+        hidden=made.hidden,
+        normalized=True,
+        blocks=[True] * made.depth,
+        stacked=True,
+        router=f"{own}.router.layer",
+        gate=f"{own}.input_linear",
+        up=f"{own}.input_linear",
+        down=f"{own}.output_linear",
+    )
+    _without_router_loss(c)
+    return made
+
+
 def _olmoe(c: Config) -> DecoderSettings:
     made = llama_like(c, longest=4096, epsilon=1e-5)
     made.biases, made.padding = c.flag("attention_bias", False), 1
@@ -100,6 +120,7 @@ def _olmoe(c: Config) -> DecoderSettings:
 
 
 FAMILIES: Mapping[str, Family] = {
+    "granitemoe": decoder_family(_granitemoe, "GraniteMoe"),
     "mixtral": decoder_family(_mixtral, "Mixtral"),
     "olmoe": decoder_family(_olmoe, "Olmoe"),
     "qwen2_moe": decoder_family(_qwen2_moe, "Qwen2Moe"),

@@ -44,28 +44,42 @@ def _norm(c: Config, key: str = "layer_norm_epsilon") -> partial[LayerNorm]:
     return partial(LayerNorm, epsilon=c.number(key, 1e-5))
 
 
-def _gpt2(c: Config) -> DecoderSettings:
+def _gpt2_like(c: Config, activation: str, kv_heads: int | None = None) -> DecoderSettings:
+    """Return the settings of a decoder with GPT-2's keys and modules."""
     made = read_sizes(
         c,
         _GPT2,
         _norm(c),
         _GPT2_KEYS,
+        kv_heads=kv_heads,
         ratio=4,
         longest=1024,
-        activation="gelu_new",
+        activation=activation,
         of_weights=0.1,
         tied=True,
     )
-    made.transposed = made.pads = False
-    made.biases = made.hidden_bias = True
+    made.pads, made.biases, made.hidden_bias = False, True, True
     made.dropout, made.table_dropout = c.share("resid_pdrop", 0.1), c.share("embd_pdrop", 0.1)
-    c.only(
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        reorder_and_upcast_attn=False,
-        add_cross_attention=False,
-    )
+    c.only(scale_attn_weights=True, add_cross_attention=False)
     _skip_summary(c)
+    return made
+
+
+def _gpt2(c: Config) -> DecoderSettings:
+    made = _gpt2_like(c, "gelu_new")
+    made.transposed = False
+    c.only(scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False)
+    return made
+
+
+def _gpt_bigcode(c: Config) -> DecoderSettings:
+    one = c.flag("multi_query", True)
+    made = _gpt2_like(c, "gelu_pytorch_tanh", 1 if one else None)
+    made.by_head = True
+    # Older versions of transformers wrote settings of kernels.
+    c.skip("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads")
+    c.skip("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
+    c.skip("pre_allocate_kv_cache", "validate_runner_input", "attn_pdrop")
     return made
 
 
@@ -291,6 +305,7 @@ FAMILIES: Mapping[str, Family] = {
     "bloom": decoder_family(_bloom, "Bloom"),
     "falcon": decoder_family(_falcon, "Falcon"),
     "gpt2": decoder_family(_gpt2, "GPT2", causal="LMHeadModel"),
+    "gpt_bigcode": decoder_family(_gpt_bigcode, "GPTBigCode"),
     "gpt_neo": decoder_family(_gpt_neo, "GPTNeo"),
     "gpt_neox": decoder_family(_gpt_neox, "GPTNeoX", others=((r"^lm_head\.", "embed_out."),)),
     "gptj": decoder_family(_gptj, "GPTJ"),

@@ -75,7 +75,8 @@ def _llama(c: Config) -> DecoderSettings:
     return made
 
 
-def _granite(c: Config) -> DecoderSettings:
+def granite(c: Config) -> DecoderSettings:
+    """Return the settings of a Llama with four factors."""
     made = _llama(c)
     made.embedding_scale = c.number("embedding_multiplier", 1.0)
     made.residual_scale = c.number("residual_multiplier", 1.0)
@@ -329,7 +330,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": decoder_family(_gemma, "Gemma"),
     "gemma2": decoder_family(_gemma2, "Gemma2"),
     "gemma3_text": decoder_family(_gemma3, "Gemma3", bare="TextModel"),
-    "granite": decoder_family(_granite, "Granite"),
+    "granite": decoder_family(granite, "Granite"),
     "llama": decoder_family(_llama, "Llama"),
     "mistral": decoder_family(_mistral, "Mistral"),
     "olmo": decoder_family(_olmo, "Olmo"),

@@ -66,6 +66,13 @@ CONFIGS = {
         "architectures": ["FalconForCausalLM"], "hidden_size": 16, "max_position_embeddings": 32,
         "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": WORDS,
     },
+    "gpt_bigcode": {
+        "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 16, "n_head": 4, "n_layer": 2,
+        "n_positions": 32, "vocab_size": WORDS,
+    },
+    "granitemoe": _DECODER | {
+        "architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 4, "logits_scaling": 2.0,
+    },
     "bloom": {
         "architectures": ["BloomForCausalLM"], "n_embed": 16, "n_layer": 2, "vocab_size": WORDS,
         "num_attention_heads": 4, "offset_alibi": 100,

@@ -182,6 +182,12 @@ MODELS = {
         TEXT | {"use_parallel_residual": False, "attention_bias": False},
     ),
     "gpt-neox without head": ("GPTNeoXModel", TEXT),
+    "gpt-bigcode": ("GPTBigCodeForCausalLM", GPT2),
+    "gpt-bigcode of several": ("GPTBigCodeForCausalLM", GPT2 | {"multi_query": False}),
+    "granite-moe": (
+        "GraniteMoeForCausalLM",
+        GROUPED | {"num_local_experts": 5, "embedding_multiplier": 3.0, "logits_scaling": 4.0},
+    ),
     "gpt-neo": ("GPTNeoForCausalLM", GPT_NEO),
     "gpt-j": ("GPTJForCausalLM", GPT2 | {"rotary_dim": 4}),
     "falcon": ("FalconForCausalLM", FALCON),
@@ -329,6 +335,12 @@ def queries_for(name):
 def in_files(model, arrays):
     """Arrays of a model with one for all experts, by the names and in the parts of its files."""
     mixtral = model.config.model_type == "mixtral"
+    if model.config.model_type == "granitemoe":
+        for name, array in arrays.items():
+            name = name.replace("experts.gate_up_proj", "input_linear.weight")
+            name = name.replace("experts.down_proj", "output_linear.weight")
+            yield name.replace("router.weight", "router.layer.weight"), array
+        return
     names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     for name, array in arrays.items():
         name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name

@@ -403,3 +403,25 @@ def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
         assert plain.step(x, ids % 5, SGD(lr=0.1)) == net.step(x, ids % 5, SGD(lr=0.1))
     pretrained.save(net, tmp_path / "tuned")
     expect_same_values(plain, pretrained.load(tmp_path / "tuned"))
+
+
+@pytest.mark.parametrize(("kind", "changes", "match"), [
+    ("falcon", {"alibi": True}, "alibi"),
+    ("olmo", {"clip_qkv": 8.0}, "clip_qkv"),
+    ("phi", {"qk_layernorm": True}, "qk_layernorm"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm"),
+    ("mixtral", {"output_router_logits": True}, "output_router_logits"),
+    ("mixtral", {"num_local_experts": 40}, "the number of experts"),
+    ("mixtral", {"num_experts_per_tok": 5}, "top_k"),
+    ("qwen3_moe", {"num_local_experts": 7}, "num_local_experts"),
+    ("gpt_neox", {"rope_theta": 5.0}, "rope_theta"),
+    ("gpt_neo", {"attention_layers": ["local", "local"]}, "attention_types"),
+    ("gpt_neo", {"attention_types": [[["global"], 10**9]]}, "attention_types"),
+    ("gptj", {"rotary_dim": 64}, "rotary_dim"),
+    ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
+    ("bloom", {"hidden_size": 32}, "hidden_size"),
+])  # fmt: skip
+def test_settings_of_decoders_that_are_refused_by_name(kind, changes, match, tmp_path):
+    folder = told(folder_of(CONFIGS[kind], tmp_path), **changes)
+    with pytest.raises(errors.ConfigError, match=match):
+        pretrained.load(folder)
