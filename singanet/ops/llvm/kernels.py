@@ -386,7 +386,7 @@ def _product(
     crew: Crew, rows: int, inputs: int, outputs: int, width: int, relu: bool
 ) -> CompiledPlan:
     """Operands: the products, the rows, the matrix in panels, the padded bias."""
-    stages = shared((rows, inputs, outputs), (-(-outputs // width),), crew.threads)
+    stages = shared((rows, inputs, outputs), (-(-outputs // width),), crew.joined)
     function = _product_function(width, relu)
     return CompiledPlan(crew, function, stages, reads=(1, 2, 3), writes=(0,))
 

@@ -84,6 +84,14 @@ class Crew(Protocol):
         """The number of threads."""
 
     @property
+    def joined(self) -> int:
+        """The number of threads of a predictor's kernel.
+
+        OpenMP's team waits for all of its threads, so that short kernels of training steps, which
+        may run for hours beside other processes, do without.
+        """
+
+    @property
     def brief(self) -> bool:
         """Whether the plan is too short to release Python's lock."""
 
@@ -103,6 +111,11 @@ class PythonCrew(NamedTuple):
     brief: bool
     side_by_side: Callable[[Parts], None] = workers.side_by_side
     jobs: Jobs | None = None
+
+    @property
+    def joined(self) -> int:
+        """The number of threads of any kernel: the pool waits for none that does not come."""
+        return self.threads
 
 
 class PlanRuntime:

@@ -267,7 +267,7 @@ def estimate(ops: PlannedOps, case: Case) -> float:
 
 def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> StagedPlan:
     """Operands: outputs, images, kernels, the bias; ``back`` flips the kernels."""
-    workers = _workers(crew, geometry)
+    workers = _workers(crew, geometry, crew.threads)
     _prepare("enter", "convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -294,7 +294,7 @@ def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
 
 def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: bool) -> StagedPlan:
     """Operands: the outputs, the images, the transformed kernels, the bias, the addend."""
-    workers = _workers(crew, geometry)
+    workers = _workers(crew, geometry, crew.joined)
     _prepare("convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -373,7 +373,7 @@ def _convolving(
     """Return the stages of a convolution; ``operands`` are y, x, kernels, bias, addend."""
     run = _function("convolution", geometry.taps, crew.brief)
     points, count = geometry.points, len(areas)
-    if _shares_blocks(crew, geometry):
+    if count > 1 and _shares_blocks(crew, geometry, count):
         given = *operands, areas[0].place("values"), *geometry.sizes, relu
         stages: list[Stage] = []
         for start in range(0, geometry.tiles, geometry.block):
@@ -392,17 +392,17 @@ def _convolving(
     return [stage]
 
 
-def _shares_blocks(crew: Crew, geometry: Geometry) -> bool:
+def _shares_blocks(crew: Crew, geometry: Geometry, threads: int) -> bool:
     """Whether the workers divide each block's tiles, points and tiles again.
 
     Tiles are multiplied some rows at a time, so that few tiles would take as long as more.
     """
-    each = _filled(-(-geometry.tiles // crew.threads), _ROWS) * crew.threads
+    each = _filled(-(-geometry.tiles // threads), _ROWS) * threads
     return crew.jobs is not None and each > _EQUAL * _filled(geometry.tiles, _ROWS)
 
 
-def _workers(crew: Crew, geometry: Geometry) -> int:
-    return min(crew.threads, geometry.tiles if crew.jobs is not None else geometry.groups)
+def _workers(crew: Crew, geometry: Geometry, threads: int) -> int:
+    return min(threads, geometry.tiles if crew.jobs is not None else geometry.groups)
 
 
 def _filled(count: int, size: int) -> int:

@@ -362,11 +362,11 @@ class Builder(Descriptors):
     ) -> None:
         """Make a builder for a plan on ``threads``.
 
-        ``workers`` are the threads of compiled functions, if other than ``threads``; ``stored`` are
-        the indices of operands stored in bfloat16.
+        ``workers`` are the threads of a predictor's compiled functions, if not ``threads``;
+        ``stored`` are the indices of operands stored in bfloat16.
         """
         super().__init__(place, attributes, factors)
-        self.own_threads, self.threads, self.brief = threads, workers or threads, brief
+        self.threads, self.joined, self.brief = threads, workers or threads, brief
         self.side_by_side, self.jobs = place.side_by_side, place.jobs
         self._stored, self.stores = stored, bool(stored)
         self._open: set[int] = set()
@@ -533,7 +533,7 @@ class Builder(Descriptors):
             wide=bool(self._place.c.dnnl_get_effective_cpu_isa() & HAS_WIDE),
         )
         self._finished = True
-        return KernelPlan(self._place, recipe, self.own_threads, self.brief)
+        return KernelPlan(self._place, recipe, self.threads, self.brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and unused memories."""

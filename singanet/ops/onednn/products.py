@@ -279,12 +279,12 @@ def _packing(build: Builder, desc: object, m: int, k: int, n: int) -> int:
     if not build.implementation(desc).startswith("gemm") or 1 / m + 1 / n >= _COPIES:
         return 0
     # The threads divide the columns if each has a block of them, and the rows otherwise.
-    n = -(-n // build.own_threads) if n >= build.own_threads * _ROWS else n
+    n = -(-n // build.threads) if n >= build.threads * _ROWS else n
     columns = -(-min(n, _COLUMNS) // 24) * 24
     rows = 24 if k < _SHALLOW else min(-(-m // 4) * 4, _ROWS)
     depth = k if k <= _WHOLE else -(-k // 2) if k < 2 * _DEPTH else _DEPTH
     numbers = (rows + columns) * depth + rows
-    return build.own_threads * (4 * numbers + _GAP)
+    return build.threads * (4 * numbers + _GAP)
 
 
 def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:
