@@ -339,6 +339,7 @@ class Accumulator(Wrapper):
             root = owner_of(value)
             if root is not None:
                 self._turn(name, root)
+                self._move_sum(name, value, value.dtype)
         jobs = {n: (v, g) for n, v, g in zip(names, values, grads, strict=True) if g is not None}
         for name, (value, grad) in jobs.items():
             total = self._totals.get(name)
@@ -371,16 +372,29 @@ class Accumulator(Wrapper):
             return RowSparse(*ops.map_rows(gather, *grad, weighted))
         if name not in self._totals:
             self._totals[name] = ops.xp.empty_like(value)
-        total: Array = self._totals[name]
+        total: Array = ops.xp.asarray(self._totals[name])
         if not first and was_by_rows:
             total[...] = self._rows[name].dense(ops, total)
         _add(ops, total, grad, weighted, first)
         return total
 
+    def _move_sum(self, name: str, value: Array, dtype: np.dtype[Any] | None = None) -> None:
+        """Move the sum of a parameter to the device of ``value``, and convert it to ``dtype``."""
+        total = self._totals.get(name)
+        if total is not None and (type(total) is not type(value) or total.dtype != dtype):
+            self._totals[name] = put(ops_for(value).xp, total, dtype)
+
     def _let_go(self, names: Names, values: Values) -> None:
         """Count micro-batches of which a program has the sums, without own ones between steps."""
         self.settle(names, values)
         self._totals.clear()
+
+    def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
+        """Move the sums to the device of ``net``."""
+        for param in net.params():
+            if param.name in self._totals and param.storage.in_memory:
+                # A sum may be of a master, which has another type.
+                self._move_sum(param.name, param.value)
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """Switch to the sums of the net of ``params``."""
@@ -427,8 +441,6 @@ class Accumulator(Wrapper):
                     self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
                 self._counts[name], self._weights[name] = count, weight
                 self._rows[name] = RowSum()
-            elif name in self._totals:
-                self._totals[name] = put(ops_for(value).xp, self._totals[name], value.dtype)
         return values
 
     def case(self) -> Hashable:
@@ -562,7 +574,7 @@ class Accumulator(Wrapper):
         if not first and by_rows:
             total = rows.dense(ops, value)[at]
         elif name in self._totals:
-            total = ops.xp.array(self._totals[name][at])
+            total = ops.xp.array(ops.xp.asarray(self._totals[name])[at])
         else:
             total = ops.xp.zeros_like(value[at])
         _add(ops, total, grad if part is None else cast("Array", grad)[part], self._weight, first)
