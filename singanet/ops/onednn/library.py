@@ -80,16 +80,13 @@ class Region:
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.
 
-        The calling thread runs all of them while other processes use the cores.
-
         `workers.side_by_side` does the same on Python threads, but these would be a second team, on
         cores where OpenMP's threads spin.
         """
         if self.neighbours is not None:
             self.neighbours.look()
-        if len(parts) == 1 or (self.neighbours is not None and self.neighbours.near):
-            for part in parts:
-                do(part)
+        if len(parts) == 1:
+            do(parts[0])
             return
         left, errors = iter(parts), []
         contexts = iter([copy_context() for _ in parts])
