@@ -411,8 +411,11 @@ class _Search:
             "planning": left,
             **self.beside,
         }
+        # An accumulator updates whole parameters, so that their state is not in parts.
+        gathers = not whole and self.optimizer is not None
+        updating = UpdateChain(_gathered(self.optimizer)) if gathers else chain
         # At least 1, also if no parameter is large.
-        keep = max(least_keep(self.net, chain)[0], 1)
+        keep = max(least_keep(self.net, updating)[0], 1)
         if self.limit is not None:
             # Room for two layers lets the next one be read while one computes.
             keep = min(max(keep, self.limit - sum(held.values())), max(read + moved, 1))

@@ -333,7 +333,8 @@ class OffloadStore:
         """
         if parts == self._parts:
             return False
-        if self.fresh:
+        if self.fresh or self._blank:
+            # Zeros that are not written have no place in the latest generation.
             self.commit(small())
         changed = [each for known in (self._parts, parts) for each in known.items()]
         with self._lock:

@@ -198,3 +198,21 @@ def test_a_budget_needs_the_table_and_a_part_of_its_state():
             plan(rule, "1kB")
         least[type(rule)] = int(caught.value.advice.split()[2].rstrip(",;"))
     assert least[LAMB] - least[Adam] > 1.9 * (2 * TABLE - 10_000)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_stage_without_parts_comes_around_a_rule_with_them(tmp_path, tied):
+    """As where a budget offloads with micro-batches: state that no step has written is zeros."""
+    plain, net, here, there = net_of(tied), net_of(tied), AdamW(lr=0.01), AdamW(lr=0.01)
+    net.offload(tmp_path / "net", 5 * TABLE, optimizer=there)
+    here, there = Accumulator(here, 2), Accumulator(there, 2)
+    for k in range(6):
+        plain.step(*batch(tied, k), here)
+        net.step(*batch(tied, k), there)
+    expect_same(arrays_of(net), arrays_of(plain))
+
+
+def test_a_budget_of_micro_batches_needs_whole_state():
+    plan = net_of(True).plan(4, Adam(lr=0.01), allow=["micro-batches", "offload"])
+    keeps = {way.micro_batch: way.keep for way in plan.table if way.keep is not None}
+    assert keeps == {4: TABLE + 9_984, 2: 3 * TABLE, 1: 3 * TABLE}
