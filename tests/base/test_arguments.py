@@ -133,12 +133,13 @@ def test_signature_and_help_show_the_constructors_own_arguments():
 
 def test_aliases_of_types_and_functions_are_no_classes():
     room = SimpleNamespace(
-        __all__=["Kind", "Other", "Alias", "alias", "function", "number"],
-        Kind=type("Kind", (list,), {}), Other=dict, Alias=list[int], alias=tuple[int, ...],
+        __all__=["Kind", "dict", "Alias", "alias", "function", "number", "Second"],
+        Kind=type("Kind", (list,), {}), dict=dict, Alias=list[int], alias=tuple[int, ...],
         function=len, number=3, Hidden=list,
     )  # fmt: skip
+    room.Second = room.Kind
     assert public_classes(room, list) == {"Kind": room.Kind}
-    assert public_classes(room, object) == {"Kind": room.Kind, "Other": dict}
+    assert public_classes(room, object) == {"Kind": room.Kind, "dict": dict}
 
 
 # -- Reprs ----------------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
         ),
     )
     monkeypatch.setattr("singanet.ops.onednn.products.rounds", lambda ops: False)
-    for function in (held._words, held._panels, transforms._function):
+    for function in (held._words, held._panels, transforms._compiled):
         function.cache_clear()
     cpu().ops.trim(prepared=True)
     net, shape, wanted = make()
