@@ -552,9 +552,9 @@ def _redirected(cls: Any) -> dict[str, str]:
 
 
 def _expect_attribute(thing: Counted, name: str) -> None:
-    """Refuse an unknown attribute ``name`` of a constructed object, which nothing would read.
+    """Refuse an attribute ``name`` that is misspelled or of the rule inside a stage.
 
-    Errors: `NoAttributeError`.
+    Nothing would read it. Other unknown attributes are a user's own. Errors: `NoAttributeError`.
     """
     kind = type(thing)
     if AS_CONSTRUCTED not in vars(thing) or hasattr(kind, name) or not is_library(kind):
@@ -563,19 +563,20 @@ def _expect_attribute(thing: Counted, name: str) -> None:
 
     expect_here(thing, name)
     known = [each for each in vars(thing) if each[0] != "_"]
-    advice = did_you_mean(name, known, "attributes of your own need a subclass")
+    advice = did_you_mean(name, known, "")
     inner, way = vars(thing).get("optimizer"), ".optimizer"
     while inner is not None:
         rule: Any = type(inner)
         if name in vars(inner) or name in _redirected(rule):
             advice = f"assign {way}.{name}, of the {rule.__name__} inside"
         inner, way = vars(inner).get("optimizer"), f"{way}.optimizer"
-    raise NoAttributeError(
-        kind.__name__,
-        expected="an existing attribute to assign",
-        received=f".{name}",
-        advice=advice,
-    )
+    if advice:
+        raise NoAttributeError(
+            kind.__name__,
+            expected="an existing attribute to assign",
+            received=f".{name}",
+            advice=advice,
+        )
 
 
 class Counted(metaclass=CountedType):
@@ -586,7 +587,7 @@ class Counted(metaclass=CountedType):
 
     _asked_anew: Collection[str] = ()
     _fixed_names: ClassVar[bool] = False
-    """Whether the constructor makes all attributes, so that another one is refused."""
+    """Whether the constructor makes all attributes, so that a misspelled one is refused."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         public = name[0] != "_"

@@ -502,8 +502,9 @@ class Optimizer(Counted, Configurable, ABC):
         state = self.state(name)
         if root is not None:
             state.seen = weakref.ref(value)
-        if state.shape is not None and not state.is_beside(value):
-            # The net was converted or moved: `settle_on` converts and moves the arrays.
+        if state.shape is not None and value.dtype.itemsize > 2 and not state.is_beside(value):
+            # The net was converted or moved: `settle_on` converts and moves the arrays. The state
+            # of a parameter in half precision is of its master.
             state.shape = None
         return state
 

@@ -319,6 +319,7 @@ def test_every_option_has_its_key(small, tmp_path):
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
         # Those of published models.
         *("validation", "length", "pack", "too-long", "prompt", "method", "rank"),
+        *("beta", "head", "text"),
     }
 
 
