@@ -99,7 +99,7 @@ def expect_same_bits(model, folder):
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, full=40)
 def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path):
     net = pretrained.load(write(model, tmp_path / "theirs"))
     pretrained.save(net, tmp_path / "ours")
@@ -145,7 +145,7 @@ def one_of_each(model, last, told, folder, shards):
     return kept
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, full=40)
 @pytest.mark.parametrize("last", [False, True], ids=["first name", "last name"])
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("name", TIED)
@@ -179,7 +179,7 @@ def test_the_names_of_transformers_5_are_known(name, tmp_path):
         assert reader.entries.keys() == state.keys()
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, full=40)
 def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
     folder = write(model, tmp_path)
     nets = [pretrained.load(folder, seed=0) for _ in range(2)]

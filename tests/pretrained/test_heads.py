@@ -102,7 +102,7 @@ def there(x, name, y):
     return mask.reshape(mask.shape + (1,) * (y.ndim - 2)).astype(np.float32)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, full=40)
 @pytest.mark.parametrize(("kind", "head"), CASES)
 def test_outputs_and_gradients_are_those_of_transformers(kind, head, tmp_path):
     model = made(kind, head)
@@ -144,7 +144,7 @@ def choices(head, count=3):
     return {"classes": count} if head == heads.CHOICE else {}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, full=24)
 @pytest.mark.parametrize(("kind", "head"), CASES)
 def test_a_new_head_opens_in_transformers(kind, head, tmp_path):
     """Of the model's own class, without a missing array, and with the same outputs."""
@@ -180,7 +180,7 @@ OWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(4, full=24)
 @pytest.mark.parametrize(("kind", "head"), OWN)
 def test_heads_that_the_family_draws_are_new_too(kind, head, tmp_path):
     base = write(without_head(kind), tmp_path / "theirs")
@@ -201,7 +201,7 @@ def test_heads_that_the_family_draws_are_new_too(kind, head, tmp_path):
     assert abs((y - wanted) * count).max() <= 1e-5 * abs(wanted).max()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(4, full=24)
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind in FIRST and embeds(kind)])
 def test_an_embedding_is_the_mean_of_the_steps_that_are_there(kind, tmp_path):
     made_without = without_head(kind, -1)
@@ -282,7 +282,7 @@ def test_the_last_step_is_by_the_padding_or_by_the_mask(tmp_path):
     assert np.allclose(masked.forward(False, x), wanted[:1], atol=1e-5)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(3, full=16)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int8"])
 @pytest.mark.parametrize(("kind", "head"), CASES)
 def test_recorded_steps_are_those_of_the_layers(kind, head, dtype, tmp_path):
