@@ -370,22 +370,25 @@ def test_hostile_arrays_are_refused(predicting, place):
 
 
 def test_embeddings_are_those_of_the_command(sentence_model):
-    server = Server(sentence_model)
     texts = ["Speak", "my king and queen", "Speak"]
     want = embedded(sentence_model, texts)
-    found = server.post("/v1/embeddings", input=texts).json()
-    np.testing.assert_allclose([e["embedding"] for e in found["data"]], want, rtol=0, atol=1e-5)
-    openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
-    (served,) = client.models.list().data
-    (one,) = client.embeddings.create(model=served.id, input=texts[1]).data
-    np.testing.assert_allclose(one.embedding, want[1], rtol=0, atol=1e-5)
-    for wrong in (None, [], 3, "a " * 9000, [[]], ["a", 3], [[10**9]]):
-        assert 400 <= server.post("/v1/embeddings", input=wrong).status_code < 500
-    refused = server.post("/v1/embeddings", input="a", dimensions=2)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
-    assert server.post(TEXTS, prompt="a").status_code == 404
-    server.end()
+    server = Server(sentence_model)
+    try:
+        found = server.post("/v1/embeddings", input=texts).json()
+        vectors = [each["embedding"] for each in found["data"]]
+        np.testing.assert_allclose(vectors, want, rtol=0, atol=1e-5)
+        for wrong in (None, [], 3, "a " * 9000, [[]], ["a", 3], [[10**9]]):
+            assert 400 <= server.post("/v1/embeddings", input=wrong).status_code < 500
+        refused = server.post("/v1/embeddings", input="a", dimensions=2)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
+        assert server.post(TEXTS, prompt="a").status_code == 404
+        openai = pytest.importorskip("openai")
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+        (served,) = client.models.list().data
+        (one,) = client.embeddings.create(model=served.id, input=texts[1]).data
+        np.testing.assert_allclose(one.embedding, want[1], rtol=0, atol=1e-5)
+    finally:
+        server.end()
 
 
 def test_metrics_count(predicting):
