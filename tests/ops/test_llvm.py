@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -880,3 +881,18 @@ def test_threads_share_joined_calls_to_the_same_bits(ops, come):
     x[...] = start
     made()
     np.testing.assert_allclose(x, start + start @ first @ second, rtol=1e-4, atol=1e-5)
+
+
+def test_calls_that_may_fail_are_in_no_job(ops):
+    """A job does not tell the results of its calls; and a call goes without the collector."""
+    x = np.ones((2, 320), np.float32)
+    weight, y = draw(320, 512), np.empty((2, 512), np.float32)
+    ops.few = True
+    plan = ops.runtime().plan(few._few_product, (2, 320, 512, False), 0)
+    calls = plan.bound([each.ctypes.data for each in (weight, y, x)], 0).after(0)
+    jobs = Threads((0,)).jobs()
+    assert calls_of_c.joined(calls, jobs)[-1].stages is not None
+    failing = native(lambda *_: 0, failed=lambda status: None)
+    assert isinstance(calls_of_c.joined([*calls, failing], jobs)[0], calls_of_c.Chain)
+    seen = weakref.ref(plan.bound([0, 0, 0], 0).after(0)[0])
+    assert seen() is None

@@ -25,7 +25,6 @@ _LINE = 64
 Record = tuple[int, int, int, int, int, int]
 """The address of a function of C, the bits of its result that mean a failure, four arguments."""
 
-
 Stages = Sequence[Sequence[Sequence[Work]]]
 """The parts of stages that follow each other; the parts of one are independent, each some calls."""
 
@@ -34,28 +33,27 @@ class NativeCall(partial[object]):
     """A call of a function of C from Python, and the ``record`` by which C makes it.
 
     A ``brief`` call does not release Python's lock. ``failed`` raises the error of a result.
-    ``given`` are the arguments of a compiled function, which may change between calls. If it
+    ``given`` are the arguments of the compiled ``function``, which may change between calls. If it
     ``reads`` that many bytes, the last two are a range that may be cut. ``stages`` are the calls of
     a job.
     """
 
     record: Record
     brief: bool
+    function: CompiledFunction
     given: ctypes.Array[ctypes.c_int64]
     reads: int = 0
     stages: Stages | None = None
-    cut: Callable[[int, int], NativeCall]
+    failed: Callable[[int], object] | None = None
+    look: Callable[[], object] | None = None
 
     def parts(self, count: int) -> list[NativeCall]:
         """Return ``count`` calls of parts of the range, or the call itself if it reads little."""
         if self.reads < _LEAST:
             return [self]
-        start, stop = self.given[-2:]
-        ranges = cuts(stop - start, min(count, stop - start))
-        return [self.cut(start + first, start + last) for first, last in ranges]
-
-    failed: Callable[[int], object] | None = None
-    look: Callable[[], object] | None = None
+        *given, start, stop = self.given
+        ranges = [(start + first, start + last) for first, last in cuts(stop - start, count)]
+        return [compiled_call(self.function, [*given, *part], self.brief) for part in ranges]
 
 
 class ThreadCount(partial[object]):
@@ -93,15 +91,15 @@ def compiled_call(
     made = NativeCall(function.briefly if brief else function.at_length, ctypes.c_void_p(place))
     made.record, made.brief = (function.bound, 0, place, 0, 0, 0), brief
     # The memory lives as long as the call.
-    made.given, made.reads = array, reads
-    made.cut = lambda *part: compiled_call(function, [*made.given[:-2], *part], brief)
+    made.function, made.given, made.reads = function, array, reads
     return made
 
 
 def joined(calls: Iterable[Work], jobs: Jobs | None = None) -> list[Work]:
     """Return ``calls`` with those in a row that C can make as one `Chain`, or as one of ``jobs``.
 
-    In a job, threads share also calls that are too short to hand over one by one.
+    In a job, threads share also calls that are too short to hand over one by one. Calls that may
+    fail are in no job, which does not tell their results.
     """
     made: list[Work] = []
     row: list[Any] = []
@@ -118,7 +116,8 @@ def joined(calls: Iterable[Work], jobs: Jobs | None = None) -> list[Work]:
 
 def _joined(row: list[Any], jobs: Jobs | None) -> list[Work]:
     natives = [call for call in row if isinstance(call, NativeCall)]
-    if jobs is not None and not any(isinstance(call, ThreadCount) for call in row):
+    may_fail = any(call.failed is not None for call in natives)
+    if jobs is not None and not may_fail and not any(isinstance(c, ThreadCount) for c in row):
         stages = [stage for call in natives for stage in _stages(call, jobs.threads)]
         if any(len(stage) > 1 for stage in stages):
             return jobs.share(_merged(stages), all(call.brief for call in natives))
