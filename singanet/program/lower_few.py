@@ -11,6 +11,7 @@ import numpy as np
 from singanet.ops import Ops
 from singanet.program.ir import Call, Ref
 from singanet.program.narrow import bind_to
+from singanet.program.trace.strides import is_packed
 
 
 def with_few_lowered(calls: Sequence[Call], ops: Ops) -> list[Call]:
@@ -55,12 +56,7 @@ def _is_dense(value: Any) -> bool:
     """Whether it is an array of float32 in C order with at least one axis."""
     if type(value) is not Ref or value.dtype != np.float32 or not value.shape:
         return False
-    size = value.dtype.itemsize
-    for extent, stride in zip(value.shape[::-1], value.strides[::-1], strict=True):
-        if stride != size and extent > 1:
-            return False
-        size *= extent
-    return True
+    return is_packed(value.shape, value.strides, value.dtype.itemsize)
 
 
 def _is_number(value: Any) -> bool:
