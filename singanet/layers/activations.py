@@ -9,7 +9,7 @@ from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.initializer import Constant
 from singanet.layers.context import Context
-from singanet.layers.dense import product, product_back
+from singanet.layers.dense import expect_features, product, product_back
 from singanet.layers.layer import (
     Layer,
     Name,
@@ -400,12 +400,7 @@ class GatedUnit(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(..., in) → (..., output_dim), or (..., units)."""
-        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
-            raise self.shape_error(
-                "one input of sample shape (features,) or (..., features), the last one known",
-                str(in_shapes),
-                "put Concat, Reshape or Flatten before it",
-            )
+        expect_features(self, in_shapes)
         size, units = in_shapes[-1], self.units
         self._add("gate", size, units)
         self._add("up", size, units)

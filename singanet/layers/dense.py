@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+def expect_features(layer: Layer, in_shapes: Any) -> None:
+    """Errors: `ShapeError` unless it is one sample shape with a known last extent."""
+    if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
+        raise layer.shape_error(
+            "one input of sample shape (features,) or (..., features), the last one known",
+            str(in_shapes),
+            "put Concat, Reshape or Flatten before it",
+        )
+
+
 def as_rows(x: Array) -> Array:
     """Reshape (..., D) to (R, D)."""
     return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
@@ -178,12 +188,7 @@ class Dense(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(..., in) → (..., units)."""
-        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
-            raise self.shape_error(
-                "one input of sample shape (features,) or (..., features), the last one known",
-                str(in_shapes),
-                "put Concat, Reshape or Flatten before it",
-            )
+        expect_features(self, in_shapes)
         size = in_shapes[-1]
         shape = (self.units, size) if self.W_transpose else (size, self.units)
         self.add_param("weight", shape, self.W_specs, fans=(size, self.units))

@@ -11,7 +11,7 @@ import numpy as np
 from singanet.base.words import REQUIRED
 from singanet.layers.activations import GATES, gated, gated_back
 from singanet.layers.context import Context
-from singanet.layers.dense import as_rows, product, product_back
+from singanet.layers.dense import as_rows, expect_features, product, product_back
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int, expect_one_of
 from singanet.ops.interface import Ops
 from singanet.types import Array, GivenShape, Shapes, Traits
@@ -75,12 +75,7 @@ class MixtureOfExperts(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(..., in), unchanged."""
-        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
-            raise self.shape_error(
-                "one input of sample shape (features,) or (..., features), the last one known",
-                str(in_shapes),
-                "put Concat, Reshape or Flatten before it",
-            )
+        expect_features(self, in_shapes)
         size, units = in_shapes[-1], self.units
         self._add("router", size, self.num_experts)
         for k in range(self.num_experts):
