@@ -378,7 +378,7 @@ class Accumulator(Wrapper):
         _add(ops, total, grad, weighted, first)
         return total
 
-    def _move_sum(self, name: str, value: Array, dtype: np.dtype[Any] | None = None) -> None:
+    def _move_sum(self, name: str, value: Array, dtype: np.dtype[Any]) -> None:
         """Move the sum of a parameter to the device of ``value``, and convert it to ``dtype``."""
         total = self._totals.get(name)
         if total is not None and (type(total) is not type(value) or total.dtype != dtype):
@@ -394,7 +394,7 @@ class Accumulator(Wrapper):
         for param in net.params():
             if param.name in self._totals and param.storage.in_memory:
                 # A sum may be of a master, which has another type.
-                self._move_sum(param.name, param.value)
+                self._move_sum(param.name, param.value, self._totals[param.name].dtype)
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """Switch to the sums of the net of ``params``."""
