@@ -892,6 +892,7 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     threads._changed(2)
     monkeypatch.setattr(divided, "_MOST", np.inf)
+    monkeypatch.setattr(divided, "_LEAST", -np.inf)
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name not in READY])
@@ -910,6 +911,10 @@ def test_threads_divide_the_samples(name, two_threads):
     out = {key: np.zeros_like(part) for key, part in named(made).items()}
     assert predictor(x, out=out if isinstance(made, dict) else out[""]) is not None
     np.testing.assert_equal(parts(out), wanted)
+    for program in predictor._programs:
+        for way in (program._by_one, program._by_parts):
+            made = way(program.memory(program.arena_bytes), x)
+            np.testing.assert_equal(parts(made), wanted)
 
 
 def test_samples_are_divided_if_that_pays(monkeypatch, two_threads):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,7 +14,9 @@ from singanet.errors import SingaNetError
 from singanet.layers.batchwise import Rearrange
 from singanet.ops.threads import one_thread
 from singanet.ops.workers import cuts
+from singanet.program.ir import map_arrays
 from singanet.program.layout import ALIGNMENT
+from singanet.program.prediction.faster import Faster
 from singanet.program.trace.foreign_code import is_own
 from singanet.types import Array, Parts
 
@@ -61,7 +63,10 @@ class PredictionPart(PredictionProgram, Protocol):
 _MOST = 1.25
 """The longest time, relative to a thread's share of the whole, that pays."""
 
-_ROUNDS = 8
+_LEAST = 5e-5
+"""The least seconds to gain: Python needs as long to hand a part to a thread."""
+
+_ROUNDS = 16
 """The most repetitions of a measurement."""
 
 _ENOUGH = 0.02
@@ -72,64 +77,77 @@ class DividedPrediction:
     """A prediction in ``parts``, programs of one thread, each for some consecutive samples.
 
     Each thread computes a part. If threads shared each kernel, they would wait for each other after
-    each; here they wait once. Samples do not depend on each other.
+    each; here they wait once. Samples do not depend on each other. Beside other programs ``whole``,
+    a program of all samples on one thread, may take less time, with the same bits: see `Faster`.
+    It took ``seconds`` and made ``outputs``.
     """
 
     def __init__(
         self,
+        whole: PredictionPart,
         parts: Sequence[PredictionPart],
         counts: Sequence[int],
         side_by_side: Callable[[Parts], None],
         by_layers: Callable[[Any], Any],
+        outputs: Any,
+        seconds: float,
     ) -> None:
-        self._parts, self._side_by_side, self._by_layers = parts, side_by_side, by_layers
+        self._whole, self._parts = whole, parts
+        self._side_by_side, self._by_layers = side_by_side, by_layers
         ends = [sum(counts[: k + 1]) for k in range(len(counts))]
         self._rows = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
         sizes = [-(-part.arena_bytes // ALIGNMENT) * ALIGNMENT for part in parts]
         self._places = [slice(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))]
-        self.arena_bytes, self.memory = sum(sizes), parts[0].memory
-        self.has_holes = any(part.has_holes for part in parts)
+        self.arena_bytes, self.memory = max(sum(sizes), whole.arena_bytes), whole.memory
+        self.has_holes = any(part.has_holes for part in (whole, *parts))
         self.notes: list[str] = []
         self._arena: Array | None = None
         self._arenas: list[Array] = []
+        self._outputs = map_arrays(outputs, _without_memory)
+        self._faster = Faster(self._by_parts, self._by_one, seconds)
 
     @property
     def outside(self) -> list[Array]:
         """The constants that it reads."""
-        return [array for part in self._parts for array in part.outside]
+        return [array for part in (self._whole, *self._parts) for array in part.outside]
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
         self._arena, self._arenas = None, []
-        for part in self._parts:
+        for part in (self._whole, *self._parts):
             part.forget()
 
     def run(self, arena: Array, x: Any, out: Any = None) -> Any:
         """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
+        made = self._faster(arena, x)
+        return made if out is None else self._whole.put(made, out)
+
+    def _by_one(self, arena: Array, x: Any) -> Any:
+        with one_thread():
+            return self._whole.run(arena, x)
+
+    def _by_parts(self, arena: Array, x: Any) -> Any:
         if self._arena is not arena:
             self._arenas, self._arena = [arena[place] for place in self._places], arena
-        made: list[Any] = [None] * len(self._parts)
+        made = map_arrays(self._outputs, lambda y: np.empty(y.shape, y.dtype))
         try:
-            self._side_by_side([[partial(self._predict, k, x, made)] for k in range(len(made))])
+            parts = range(len(self._parts))
+            self._side_by_side([[partial(self._predict, k, x, made)] for k in parts])
         except SingaNetError:
             # The layers' error names positions in the whole batch.
             self._by_layers(x)
             raise
-        if isinstance(made[0], Mapping):
-            whole: Any = {name: np.concatenate([each[name] for each in made]) for name in made[0]}
-        else:
-            whole = np.concatenate(made)
-        return whole if out is None else self._parts[0].put(whole, out)
+        return made
 
     def report(self) -> ProgramReport:
         """The report of the first part."""
         return self._parts[0].report()
 
-    def _predict(self, k: int, x: Any, made: list[Any]) -> None:
+    def _predict(self, k: int, x: Any, made: Any) -> None:
         rows = self._rows[k]
         given = {name: part[rows] for name, part in x.items()} if type(x) is dict else x[rows]
         with one_thread():
-            made[k] = self._parts[k].run(self._arenas[k], given)
+            self._parts[k].run(self._arenas[k], given, map_arrays(made, lambda y: y[rows]))
 
 
 def is_divisible(plan: Plan, feed: Mapping[str, Any], threads: int) -> bool:
@@ -177,16 +195,18 @@ def divided(
             part = {name: array[:size] for name, array in given.items()}
             program = programs[size] = record(part)
             made, taken = _timed(program, part)
-            if not all(map(_is_same, made, (each[:size] for each in wanted))):
+            if not all(map(_is_same, arrays_in(made), (y[:size] for y in arrays_in(wanted)))):
                 return None
             longest = max(longest, taken)
-    most = _MOST * seconds / threads
-    if longest > most:
+    if longest > _MOST * seconds / threads or seconds - longest < _LEAST:
         return None
     parts = [programs[size].again() for size in counts]
-    joined = DividedPrediction(parts, counts, side_by_side, by_layers)
-    # Parts that run much of Python wait for its lock, so the clock decides.
-    return joined if _timed(joined, given, perf_counter)[1] <= most else None
+    return DividedPrediction(whole, parts, counts, side_by_side, by_layers, wanted, seconds)
+
+
+def _without_memory(array: Array) -> Array:
+    """An array of zeros, of one number."""
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def _drawn(array: Array) -> Array:
@@ -196,21 +216,21 @@ def _drawn(array: Array) -> Array:
     return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
 
 
-def _timed(
-    program: PredictionProgram, x: Mapping[str, Array], clock: Callable[[], float] = thread_time
-) -> tuple[list[Array], float]:
+def _timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, float]:
     """The outputs for ``x``, and the least time in seconds: this thread's processor time."""
     arena = program.memory(program.arena_bytes)
     given = x if len(x) > 1 else next(iter(x.values()))
-    least, end = np.inf, perf_counter() + _ENOUGH
+    # The first run binds the program and fills caches.
+    made = program.run(arena, given)
+    least, begin = np.inf, thread_time()
     for _ in range(_ROUNDS):
-        start = clock()
+        start = thread_time()
         made = program.run(arena, given)
-        least = min(least, clock() - start)
-        if perf_counter() > end:
+        least = min(least, thread_time() - start)
+        if thread_time() - begin > _ENOUGH:
             break
     program.forget()
-    return arrays_in(made), least
+    return made, least
 
 
 def _is_same(one: Array, other: Array) -> bool:
