@@ -15,7 +15,7 @@ import numpy as np
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.calls import Divided, compiled_call
-from singanet.ops.compiled.sizes import LANES
+from singanet.ops.compiled.sizes import LANES, ROWS
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
 from singanet.ops.narrow import (
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
 _FEW = 4
-"""Largest number of rows whose sums of a panel stay in registers."""
-_FEW_OF_BYTES = 16
-"""The same of products of bytes, which take a quarter of the arithmetic."""
+"""Rows up to which integers are widened in registers, and that are multiplied as bytes together."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""
 _ADDS_A_BYTE = 8
@@ -43,10 +41,11 @@ _ADDS_A_BYTE = 8
 
 
 def _fits(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
-    few = len(x) <= _FEW_OF_BYTES and not held.transposed and not isinstance(held, HalvesMatrix)
+    few = len(x) <= ROWS and not held.transposed and not isinstance(held, HalvesMatrix)
     if not (few and _fits_any(ops, x, held)):
         return False
-    return len(x) <= _FEW or (isinstance(held, BlockMatrix) and _multiplies_bytes())
+    # Words are widened at no cost in each team of rows; with wide registers oneDNN has products.
+    return len(x) <= _FEW or (_multiplies_bytes() if isinstance(held, BlockMatrix) else not _wide())
 
 
 def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
@@ -66,7 +65,7 @@ def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = Non
 def _multiply(
     ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
 ) -> Array:
-    if len(x) > _FEW:
+    if _are_fours(x, held):
         y = np.empty((len(x), held.outputs), np.float32) if out is None else out
         for rows in _fours(x):
             _multiply(ops, x[rows], held, out=y[rows])
@@ -85,6 +84,10 @@ def _multiply(
         return y if width == held.outputs else np.ascontiguousarray(y[:, : held.outputs])
     out[...] = y[:, : held.outputs]
     return out
+
+
+def _are_fours(x: Array, held: NarrowMatrix) -> bool:
+    return len(x) > _FEW and isinstance(held, BlockMatrix)
 
 
 def _fours(x: Array) -> list[slice]:
@@ -111,11 +114,11 @@ def _case_of(held: Bfloat16Matrix | BlockMatrix, rows: int) -> _FewRows:
     kind, places, (groups, panels, inputs) = _layout_of(held)
     if isinstance(held, BlockMatrix):
         slabs = len(held.codes)
-        numbers, width = (slabs, groups, panels), slabs * panels * PANEL
+        numbers, width = (slabs, groups, panels, rows), slabs * panels * PANEL
         size = held.codes.nbytes
         return _FewRows(_blocks(kind, rows), places, numbers, panels, width, inputs, size)
     size, width = held.words.nbytes, panels * PANEL
-    return _FewRows(_words(rows), places[:1], (groups, panels), panels, width, inputs, size)
+    return _FewRows(_words(), places[:1], (groups, panels, rows), panels, width, inputs, size)
 
 
 class _Units(NamedTuple):
@@ -233,8 +236,7 @@ def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | No
     kind = held.kind if isinstance(held, BlockMatrix) else "words"
     if not _fits(ops, x, held):
         return _panels(kind, held.transposed)
-    rows = min(len(x), _FEW)
-    return (_words(rows) if kind == "words" else _blocks(kind, rows)).call
+    return (_words() if kind == "words" else _blocks(kind, min(len(x), _FEW))).call
 
 
 def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], object] | None:
@@ -244,7 +246,7 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     """
     if not _fits(ops, x, held, out=out) or not (x.flags.c_contiguous and out.flags.c_contiguous):
         return None
-    if len(x) > _FEW:
+    if _are_fours(x, held):
         found = [bound(ops, x[rows], held, out[rows]) for rows in _fours(x)]
         parts = [part for part in found if part is not None]
         return partial(_one_by_one, parts) if len(parts) == len(found) else None
@@ -282,11 +284,11 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 
 
 @cache
-def _words(rows: int) -> CompiledFunction:
+def _words() -> CompiledFunction:
     # Imported when first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.words_product, rows)
+    return engine.known(panels.words_product, _wide())
 
 
 @cache
@@ -294,9 +296,16 @@ def _panels(kind: str, transposed: bool) -> Callable[..., None]:
     from singanet.ops.compiled import engine, panels
 
     # As many vectors of a row's sums as fit in registers.
-    together = PANEL // LANES if engine.is_wide() else 1
+    together = PANEL // LANES if _wide() else 1
     converts = engine.converts_halves()
     return engine.known(panels.panel_product, kind, transposed, together, converts).call
+
+
+@cache
+def _wide() -> bool:
+    from singanet.ops.compiled import engine
+
+    return engine.is_wide()
 
 
 @cache
@@ -306,8 +315,19 @@ def _multiplies_bytes() -> bool:
     return engine.multiplies_bytes()
 
 
-@cache
 def _blocks(kind: str, rows: int) -> CompiledFunction:
+    return _dots(kind, rows) if _multiplies_bytes() else _wholes(kind)
+
+
+@cache
+def _dots(kind: str, rows: int) -> CompiledFunction:
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.blocks_product, kind, rows, _multiplies_bytes())
+    return engine.known(panels.dots_product, kind, rows)
+
+
+@cache
+def _wholes(kind: str) -> CompiledFunction:
+    from singanet.ops.compiled import engine, panels
+
+    return engine.known(panels.blocks_product, kind, _wide(), engine.converts_halves())

@@ -75,7 +75,7 @@ def compiled_with_signal_at(line):
     import llvmlite.binding
 
     theirs, left, before = str(Path(llvmlite.__file__).parent), line, len(engine._engines)
-    code, tracer = panels.words_product(2), sys.gettrace()
+    code, tracer = panels.words_product(False), sys.gettrace()
 
     def trace(frame, event, argument):
         nonlocal left

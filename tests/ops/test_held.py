@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial, partialmethod
+from functools import cache, partial, partialmethod
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -25,6 +25,7 @@ from singanet.ops import casts
 from singanet.ops import narrow as matrices
 from singanet.ops import narrow_products as compiled
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.sizes import ROWS
 from singanet.ops.narrow import (
     Bfloat16Matrix,
     BlockMatrix,
@@ -309,12 +310,53 @@ def test_numbers_of_rows_as_bytes_are_exact_to_float32(kind):
 
 
 @needs_compiler
-def test_the_limits_of_few_rows():
-    held, _ = made("bfloat16", 32, 64)
+@pytest.mark.parametrize("wide", [False, True])
+@settings(max_examples=20)
+@given(
+    st.sampled_from(ALL), st.integers(1, 5), st.integers(1, 200), st.integers(2, ROWS),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_rows_have_the_same_products_beside_others(wide, kind, count, outputs, rows, seed):
+    """With the registers of any processor, for which this one's stand in."""
+    from singanet.ops.compiled import engine, panels
+
+    with pytest.MonkeyPatch.context() as patch:
+        made_of = engine.compiled
+        patch.setattr(compiled, "_wide", lambda: False)
+        patch.setattr(compiled, "_multiplies_bytes", lambda: False)
+        patch.setattr(compiled, "_FEW", ROWS)
+        patch.setattr(compiled, "_words", lambda: known(made_of, panels.words_product, wide))
+        whole = lambda kind: known(made_of, panels.blocks_product, kind, wide, False)  # noqa: E731
+        patch.setattr(compiled, "_wholes", whole)
+        held, floats = made(kind, 32 * count, outputs, seed)
+        x = np.random.default_rng(seed).standard_normal((rows, 32 * count), np.float32)
+        assert compiled.few_rows.fits(numpy_ops, x, held)
+        y = compiled.few_rows.run(numpy_ops, x, held)
+        expect_product(y, x, floats)
+        for row in range(rows):
+            alone = compiled.few_rows.run(numpy_ops, x[row : row + 1], held)
+            np.testing.assert_array_equal(y[row : row + 1], alone)
+
+
+@cache
+def known(made_of, write, *case):
+    return made_of(write(*case))
+
+
+@needs_compiler
+def test_the_limits_of_few_rows(monkeypatch):
     fits = partial(compiled.few_rows.fits, numpy_ops)
-    x = np.ones((4, 32), np.float32)
-    assert fits(x, held)
-    assert not fits(np.ones((5, 32), np.float32), held)
+    for wide, dots, kind, most in (
+        (True, False, "bfloat16", 4), (False, False, "bfloat16", ROWS), (False, False, "Q8_0", 4),
+        (True, True, "Q4_1", ROWS),
+    ):  # fmt: skip
+        monkeypatch.setattr(compiled, "_wide", lambda wide=wide: wide)
+        monkeypatch.setattr(compiled, "_multiplies_bytes", lambda dots=dots: dots)
+        held, _ = made(kind, 32, 64)
+        x = np.ones((ROWS + 1, 32), np.float32)
+        assert fits(x[:most], held)
+        assert not fits(x[: most + 1], held)
+    x = x[:4]
     assert not fits(x[:0], held)
     assert not fits(x.astype(np.float64), held)
     assert not fits(np.ones((4, 64), np.float32), held.T)
@@ -347,8 +389,11 @@ def test_on_the_plainest_processor(kind, transposed, monkeypatch):
     from singanet.ops.compiled.engine import compiled as function_of
 
     plain = partial(function_of, processor="generic")
-    monkeypatch.setattr(compiled, "_words", lambda rows: plain(panels.words_product(rows)))
-    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(panels.blocks_product(*case)))
+    monkeypatch.setattr(compiled, "_multiplies_bytes", lambda: False)
+    monkeypatch.setattr(compiled, "_words", lambda: plain(panels.words_product(False)))
+    monkeypatch.setattr(
+        compiled, "_wholes", lambda kind: plain(panels.blocks_product(kind, False, False))
+    )
     monkeypatch.setattr(compiled, "_panels",
                         lambda *case: plain(panels.panel_product(*case, 1)).call)  # fmt: skip
     held, floats = made(kind, *((64, 128) if kind == "halves" else (128, 300)))

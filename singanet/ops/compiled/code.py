@@ -424,6 +424,16 @@ class Code:
             return at.xor(words, self.each_byte(0x80))
         return at.and_(at.lshr(words, _same(4)) if upper else words, self.each_byte(0x0F))
 
+    def one_byte(self, words: Value, number: int, place: int) -> Value:
+        """Return integers with a byte of each word at a ``place``, and zeros in the others."""
+        kind = ir.VectorType(ir.IntType(8), 4 * LANES)
+        some, none = self._at.bitcast(words, kind), ir.Constant(kind, [0] * 4 * LANES)
+        order = [4 * (k // 4) + number if k % 4 == place else 4 * LANES for k in range(4 * LANES)]
+        whole = ir.VectorType(_INT, 4 * LANES)
+        return self._at.bitcast(
+            self._at.shuffle_vector(some, none, ir.Constant(whole, order)), _INTS
+        )
+
     def dot(self, sums: Value, some: Value, others: Value) -> Value:
         """Add the products of four unsigned bytes with four signed ones to each sum."""
         kind = ir.FunctionType(_INTS, [_INTS] * 3)
@@ -461,20 +471,6 @@ class Code:
             name = f"llvm.vector.reduce.fmax.v{LANES}f32"
             self._largest = ir.Function(self._module, kind, name)
         return self._everywhere(self._at.call(self._largest, [vector]))
-
-    def signed(self, words: Value, first: int, bits: int) -> Value:
-        """Return a bit field of integers, signed, as floats."""
-        at, above = self._at, 32 - first - bits
-        lifted = at.shl(words, _same(above)) if above else words
-        return at.sitofp(at.ashr(lifted, _same(32 - bits)), _FLOATS)
-
-    def unsigned(self, words: Value, first: int, bits: int) -> Value:
-        """Return a bit field of integers, unsigned, as floats."""
-        at = self._at
-        lowered = at.lshr(words, _same(first)) if first else words
-        cut = at.and_(lowered, _same((1 << bits) - 1)) if first + bits < 32 else lowered
-        # Below 2^31 they equal signed integers, which all processors convert.
-        return at.sitofp(cut, _FLOATS)
 
     def turn(self, source: Value, target: Value, width: int) -> None:
         """Store the transpose of a square matrix, ``width`` floats a row, to another place."""

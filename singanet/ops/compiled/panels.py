@@ -5,12 +5,14 @@ Weights are read once, in their narrow type, and widened in registers or the nea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias
 
 from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import FLOAT, LANES
+from singanet.ops.compiled.sizes import FLOAT, LANES, ROWS
 from singanet.ops.narrow import BLOCK, GROUP, PANEL
+from singanet.ops.workers import cuts
 
 _BLOCK_VECTOR = 4 * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""
@@ -21,114 +23,189 @@ _STEPS = BLOCK // 4
 Sums: TypeAlias = dict[tuple[int, int, int], Value]
 """Sums by block of a group, row and vector of a panel."""
 
+_TEAM = 4
+"""Rows of integers or words that are widened in registers for all of them."""
+_IN_WIDE, _IN_NARROW = 16, 4
+"""Sums of vectors that stay in 32 registers of a vector's size, and in 16 of half of it."""
 
-def blocks_product(kind: str, rows: int, dots: bool = False) -> Code:
-    """Write a function that multiplies ``rows`` rows by a `BlockMatrix` of the ``kind``.
 
-    With ``dots`` for processors that multiply bytes: the numbers of a row in a block become
-    integers of 23 bits, three bytes each, whose products with the codes are exact.
+def _teams(code: Code, rows: Value, most: int, body: Callable[[Value, range], None]) -> None:
+    """Write ``body(row, some)`` for ``most`` rows at a time from ``row`` on, then for the rest.
+
+    A rest of one row or two, whose sums would wait for each other, is divided with ``most`` more.
+    """
+    rest = code.rest(rows, most)
+    more = code.all_hold(code.within(code.less(rest, 1), most // 2 - 1), code.below(most, rows))
+    rest = code.sum(rest, code.choose(more, code.sum(most), code.sum(0)))
+    whole = code.less(rows, rest)
+    with code.each(0, whole, most) as row:
+        body(row, range(most))
+    for some in (*range(1, most), *range(most + 1, most + most // 2)):
+        with code.when(code.same(rest, some)):
+            for first, last in cuts(some, 1 + some // most):
+                body(code.sum(whole, first), range(last - first))
+
+
+def _together(rows: range, wide: bool, chains: int = 1) -> range:
+    """Return as many vectors of a panel as have sums in registers, in ``chains`` for each row."""
+    most = (_IN_WIDE if wide else _IN_NARROW) // (chains * len(rows))
+    return range(max(k for k in (1, 2, 4) if k <= max(1, min(most, len(_VECTORS)))))
+
+
+def blocks_product(kind: str, wide: bool, converts: bool) -> Code:
+    """Write a function that multiplies rows by a `BlockMatrix` of the ``kind``.
 
     Its pointers: codes, scales, minima, rows and products. Its integers: slabs, groups, panels of a
-    slab, and the range of panels. Rows have 64 numbers a group, products 64 a panel.
+    slab, rows, up to `ROWS`, and the range of panels. Rows have 64 numbers a group, products 64 a
+    panel. The products of a row are the same beside any others.
     """
-    return (_DotProduct if dots else _Product)(kind, rows).code
+    return _WholeProduct(kind, wide, converts).code
+
+
+def dots_product(kind: str, rows: int) -> Code:
+    """Write `blocks_product` of that many ``rows`` for processors that multiply bytes.
+
+    The numbers of a row in a block become integers of 23 bits, three bytes each, whose products
+    with the codes are exact.
+    """
+    return _DotProduct(kind, rows).code
+
+
+_UNITS = {"Q8_0": 2.0**24, "Q4_0": 1.0, "Q4_1": 1.0}
+"""What `whole_of` returns for the integer 1."""
 
 
 def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
-    """Return one of ``four`` integers in a word; with 4 bits from 0 to 15."""
+    """Return one of ``four`` integers in a word as floats in `_UNITS`, with 4 bits from 0 to 15."""
     if kind == "Q8_0":
-        return code.signed(word, 8 * four, 8)
-    return code.unsigned(word, 8 * four + 4 * block, 4)
+        # As the highest byte it has its sign.
+        return code.floats_of(code.one_byte(word, four, 3))
+    return code.floats_of(code.one_byte(code.bytes_of(word, 4, block == 1), four, 0))
 
 
 class _Product:
-    """The function's state, shared by its parts."""
+    """A function's arguments, and the loops around its sums."""
 
-    name = "sums"
     centre: Mapping[str, float] = {"Q4_0": 8.0}
     """The code of the value 0 in the sums, by kind."""
+    unit = 1.0
+    """The sums of a row of 1 and the code 1."""
 
-    def __init__(self, kind: str, rows: int) -> None:
-        self.kind, self.rows = kind, range(rows)
-        code = self.code = Code(f"{kind}_{rows}_{self.name}", pointers=5, numbers=5)
+    def __init__(self, name: str, kind: str, converts: bool) -> None:
+        self.kind, self._converts = kind, converts
+        code = self.code = Code(name, pointers=5, numbers=6)
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
-        self.slabs, self.groups, self.panels, first, last = code.arguments[5:]
+        self.slabs, self.groups, self.panels, self.count, first, last = code.arguments[5:]
+        self._totals = code.room(2 * ROWS)
         # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
-            totals = {} if kind == "Q8_0" else self._totals()
             self._prepare()
             with code.each(first, last) as self.panel:
-                # Blocks of 8 bits are consecutive; two blocks of 4 bits share their bytes.
-                blocks = ((0,), (1,)) if kind == "Q8_0" else ((0, 1),)
-                sums = {key: value for some in blocks for key, value in self._sums(some).items()}
-                self._add(sums, totals)
+                self._multiply()
 
     def _prepare(self) -> None:
-        """Write code for each group of inputs, before its panels."""
+        """Write code for each group of inputs, before its panels: the sums of rows by block."""
+        code = self.code
+        if self.kind == "Q8_0":
+            return
+        with code.each(0, self.count) as row:
+            for block in (0, 1):
+                at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), FLOAT)
+                some = [
+                    code.floats(self.x, code.sum(at, FLOAT * k)) for k in range(0, BLOCK, LANES)
+                ]
+                code.store(code.total(code.add(*some)), self._totals, self._total_of(row, block))
 
-    def _totals(self) -> dict[tuple[int, int], Value]:
-        """Return the sums of rows, by block of the group and row."""
-        code, found = self.code, {}
-        for block, row in ((block, row) for block in (0, 1) for row in self.rows):
-            at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), 4)
-            some = [code.floats(self.x, code.sum(at, 4 * k)) for k in range(0, BLOCK, LANES)]
-            found[block, row] = code.total(code.add(*some))
-        return found
+    def _multiply(self) -> None:
+        """Write code for a group of a panel."""
+        raise NotImplementedError
 
-    def _sums(self, blocks: tuple[int, ...]) -> Sums:
-        """Return the sums of rows times integers, for blocks in the same bytes."""
+    def _add(self, sums: Sums, row: Value, vector: Value) -> None:
+        """Add ``sums``, from a row and a vector on, with scales and minima, to the products."""
+        code = self.code
+        blocks = sorted({block for block, _, _ in sums})
+        for k, v in dict.fromkeys((k, v) for _, k, v in sums):
+            here = code.sum(row, k)
+            line = code.times(code.sum(code.times(here, self.slabs), self.slab), self.panels)
+            column = code.times(code.sum(line, self.panel), PANEL)
+            at = code.times(code.sum(column, code.times(code.sum(vector, v), LANES)), FLOAT)
+            made = code.floats(self.y, at)
+            if not blocks[0]:
+                made = code.if_first(self.group, code.number(0.0), made)
+            for block in blocks:
+                whole, total = sums[block, k, v], self._total_of(here, block)
+                if self.kind in self.centre:
+                    centre = code.number(-self.centre[self.kind])
+                    whole = code.add_product(whole, code.floats(self._totals, total), centre)
+                scale = self._beside(self.scales, block, code.sum(vector, v))
+                if self.unit != 1:
+                    scale = code.multiply(scale, code.number(1 / self.unit))
+                made = code.add_product(made, scale, whole)
+                if self.kind == "Q4_1":
+                    least = self._beside(self.minima, block, code.sum(vector, v))
+                    made = code.add_product(made, least, code.floats(self._totals, total))
+            code.store(made, self.y, at)
+
+    def _codes_at(self, block: int) -> Value:
+        """Return the place of the panel's codes, with 8 bits of a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
         panel = code.sum(code.times(group, self.panels), self.panel)
-        steps = _STEPS if len(blocks) == 2 else 2 * _STEPS
-        sums = {
-            (b, row, v): code.number(0.0) for b in blocks for row in self.rows for v in _VECTORS
-        }
-        with code.each(0, _STEPS, kept=sums) as step:
-            at = code.sum(code.times(panel, steps * _STEP), code.times(step, _STEP))
-            at = code.sum(at, blocks[0] * _STEPS * _STEP)
-            code.fetch(self.codes, at, _STEP)
-            words = [code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v)) for v in _VECTORS]
-            for b, four, row in (
-                (b, k, row) for b in blocks for k in range(4) for row in self.rows
-            ):
-                number = code.sum(self._group_of(row, GROUP), code.times(step, 4), BLOCK * b + four)
-                factor = code.all_of(self.x, code.times(number, 4))
-                for v, word in enumerate(words):
-                    whole = whole_of(code, self.kind, word, b, four)
-                    sums[b, row, v] = code.add_product(sums[b, row, v], factor, whole)
-        return sums
+        if self.kind == "Q8_0":
+            # Blocks of 8 bits are consecutive; two blocks of 4 bits share their bytes.
+            return code.times(code.sum(code.times(panel, 2), block), _STEPS * _STEP)
+        return code.times(panel, _STEPS * _STEP)
 
-    def _add(self, sums: Sums, totals: dict[tuple[int, int], Value]) -> None:
-        """Add ``sums``, with scales and minima applied, to the products."""
-        code = self.code
-        for row, v in ((row, v) for v in _VECTORS for row in self.rows):
-            line = code.times(code.sum(code.times(row, self.slabs), self.slab), self.panels)
-            column = code.sum(code.times(code.sum(line, self.panel), PANEL), LANES * v)
-            at = code.times(column, 4)
-            made = code.if_first(self.group, code.number(0.0), code.floats(self.y, at))
-            for block in (0, 1):
-                whole = sums[block, row, v]
-                if self.kind in self.centre:
-                    centre = code.number(-self.centre[self.kind])
-                    whole = code.add_product(whole, totals[block, row], centre)
-                made = code.add_product(made, self._beside(self.scales, block, v), whole)
-                if self.kind == "Q4_1":
-                    least = self._beside(self.minima, block, v)
-                    made = code.add_product(made, least, totals[block, row])
-            code.store(made, self.y, at)
-
-    def _group_of(self, row: int, size: int) -> Value:
+    def _group_of(self, row: Value, size: int) -> Value:
         """Return the offset of the group in a row, for ``size`` numbers a group."""
         return self.code.times(self.code.sum(self.code.times(row, self.groups), self.group), size)
 
-    def _beside(self, halves: Value, block: int, vector: int) -> Value:
+    def _total_of(self, row: Value, block: int) -> Value:
+        """Return the place of the sum of a row's block."""
+        return self.code.times(self.code.sum(self.code.times(row, 2), block), _BLOCK_VECTOR)
+
+    def _beside(self, halves: Value, block: int, vector: Value) -> Value:
         """Load the values of a vector's columns from ``halves``, for a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
         line = code.times(code.sum(code.times(group, 2), block), self.panels)
-        column = code.sum(code.times(code.sum(line, self.panel), PANEL), LANES * vector)
-        return code.halves(halves, code.times(column, 2))
+        column = code.times(code.sum(line, self.panel), PANEL)
+        at = code.sum(column, code.times(vector, LANES))
+        return code.halves(halves, code.times(at, FLOAT // 2), self._converts)
+
+
+class _WholeProduct(_Product):
+    """Sums of rows times integers, as floats."""
+
+    def __init__(self, kind: str, wide: bool, converts: bool) -> None:
+        self._wide, self.unit = wide, _UNITS[kind]
+        super().__init__(f"{kind}_sums_{wide}_{converts}", kind, converts)
+
+    def _multiply(self) -> None:
+        _teams(self.code, self.count, _TEAM, self._of_rows)
+
+    def _of_rows(self, row: Value, some: range) -> None:
+        code, vectors = self.code, _together(some, self._wide)
+        with code.each(0, len(_VECTORS), len(vectors)) as vector:
+            for block in (0, 1):
+                sums = {(block, k, v): code.number(0.0) for k in some for v in vectors}
+                with code.each(0, _STEPS, kept=sums) as step:
+                    at = code.sum(self._codes_at(block), code.times(step, _STEP))
+                    at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
+                    code.fetch(self.codes, at, _BLOCK_VECTOR * len(vectors))
+                    words = [
+                        code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v)) for v in vectors
+                    ]
+                    for four in range(4):
+                        whole = [whole_of(code, self.kind, word, block, four) for word in words]
+                        for k in some:
+                            number = self._group_of(code.sum(row, k), GROUP)
+                            number = code.sum(number, code.times(step, 4), BLOCK * block + four)
+                            factor = code.all_of(self.x, code.times(number, FLOAT))
+                            for v, each in enumerate(whole):
+                                key = block, k, v
+                                sums[key] = code.add_product(sums[key], factor, each)
+                self._add(sums, row, vector)
 
 
 _BYTES = 3
@@ -142,13 +219,17 @@ _SUMS = 24
 class _DotProduct(_Product):
     """Sums of products of bytes."""
 
-    name = "dots"
     centre: Mapping[str, float] = {}
     # Here the integers start from it.
     _zero: Mapping[str, int] = {"Q4_0": 8, "Q8_0": 128, "Q4_1": 0}
 
+    def __init__(self, kind: str, rows: int) -> None:
+        self.rows = range(rows)
+        super().__init__(f"{kind}_dots_{rows}", kind, converts=True)
+
     def _prepare(self) -> None:
         """Turn the numbers of a group to bytes, beside their scale and the first sums."""
+        super()._prepare()
         code = self.code
         keys = [(block, row) for block in (0, 1) for row in self.rows]
         self._lines = {key: code.room(-(-_BYTES * BLOCK // _BLOCK_VECTOR)) for key in keys}
@@ -179,6 +260,11 @@ class _DotProduct(_Product):
                 place = _BLOCK_VECTOR * number
                 code.store_ints(code.negative(sums), self._firsts[key], place)
 
+    def _multiply(self) -> None:
+        blocks = ((0,), (1,)) if self.kind == "Q8_0" else ((0, 1),)
+        sums = {key: value for some in blocks for key, value in self._sums(some).items()}
+        self._add(sums, self.code.sum(0), self.code.sum(0))
+
     def _sums(self, blocks: tuple[int, ...]) -> Sums:
         count = max(1, _SUMS // (_BYTES * len(blocks) * len(self.rows)))
         found: Sums = {}
@@ -188,9 +274,6 @@ class _DotProduct(_Product):
 
     def _sums_of(self, blocks: tuple[int, ...], vectors: range) -> Sums:
         code = self.code
-        group = code.sum(code.times(self.slab, self.groups), self.group)
-        panel = code.sum(code.times(group, self.panels), self.panel)
-        steps = _STEPS if len(blocks) == 2 else 2 * _STEPS
         keys = [(b, row, v) for b in blocks for row in self.rows for v in vectors]
         sums = {
             (*key, number): code.ints(self._firsts[key[:2]], _BLOCK_VECTOR * number)
@@ -198,8 +281,7 @@ class _DotProduct(_Product):
             for number in range(_BYTES)
         }
         with code.each(0, _STEPS, kept=sums) as step:
-            at = code.sum(code.times(panel, steps * _STEP), code.times(step, _STEP))
-            at = code.sum(at, blocks[0] * _STEPS * _STEP)
+            at = code.sum(self._codes_at(blocks[0]), code.times(step, _STEP))
             if not vectors[0]:
                 code.fetch(self.codes, at, _STEP)
             bits = 8 if self.kind == "Q8_0" else 4
@@ -292,7 +374,7 @@ class _NarrowMatrix:
         begin = code.times(code.sum(code.times(panel, self._inputs), start), _LINE // 2)
         with code.each(0, code.whole(count, 2)) as pair:
             at = code.sum(begin, code.times(pair, _LINE))
-            code.fetch(self._codes, at, _LINE)
+            code.bring(self._codes, code.sum(at, _LINE * GROUP // 2), _LINE)
             for v in _VECTORS:
                 both = code.ints(self._codes, code.sum(at, _VECTOR * v))
                 for odd, half in enumerate((code.lower, code.upper)):
@@ -308,7 +390,7 @@ class _NarrowMatrix:
         )
         with code.each(0, GROUP) as line:
             at = code.sum(begin, code.times(line, across))
-            code.fetch(self._codes, at, _LINE // 2, code.times(across, 8))
+            code.bring(self._codes, code.sum(at, code.times(across, GROUP)), _LINE // 2)
             for v in _VECTORS:
                 made = code.halves(self._codes, code.sum(at, _VECTOR // 2 * v), self._converts)
                 code.store(made, wide, code.sum(code.times(line, _LINE), _VECTOR * v))
@@ -322,16 +404,18 @@ class _NarrowMatrix:
         beside = code.sum(code.times(line, 2), block)
         place = code.times(code.sum(code.times(beside, self._panels), panel), 2 * PANEL)
         scales, minima = (
-            [code.halves(each, code.sum(place, 2 * LANES * v)) for v in _VECTORS]
+            [code.halves(each, code.sum(place, 2 * LANES * v), self._converts) for v in _VECTORS]
             for each in (self._scales, self._minima)
         )
+        if _UNITS[kind] != 1:
+            scales = [code.multiply(each, code.number(1 / _UNITS[kind])) for each in scales]
         with code.each(0, BLOCK // 4) as four:
             at = code.sum(begin, code.times(four, _LINE))
             if kind == "Q8_0":
                 at = code.sum(at, block * size // 2)
             if kind == "Q8_0" or not block:
                 # The next group follows the codes of all panels.
-                code.fetch(self._codes, at, _LINE, code.times(self._panels, size))
+                code.bring(self._codes, code.sum(at, code.times(self._panels, size)), _LINE)
             for v in _VECTORS:
                 word = code.ints(self._codes, code.sum(at, _VECTOR * v))
                 for k in range(4):
@@ -356,16 +440,13 @@ class _Sums:
 
     def add(self, rows: Value, count: Value, start: Value) -> None:
         """Add the products of ``count`` numbers of each row, or set them if ``start`` is 0."""
-        code = self._code
-        whole = code.times(code.whole(rows, _TOGETHER), _TOGETHER)
-        rest = code.less(rows, whole)
         for v in _VECTORS[:: self._together]:
             vectors = range(v, v + self._together)
-            with code.each(0, whole, _TOGETHER) as row:
-                self._add(row, range(_TOGETHER), vectors, count, start)
-            for some in range(1, _TOGETHER):
-                with code.when(code.same(rest, some)):
-                    self._add(whole, range(some), vectors, count, start)
+
+            def add(row: Value, some: range, vectors: range = vectors) -> None:
+                self._add(row, some, vectors, count, start)
+
+            _teams(self._code, rows, _TOGETHER, add)
 
     def _add(self, row: Value, rows: range, vectors: range, count: Value, start: Value) -> None:
         code = self._code
@@ -398,37 +479,62 @@ _PAIR = 4 * PANEL
 """Bytes of two inputs of a panel."""
 _AT_A_TIME = 4
 """Pairs of inputs in an iteration; their number is a multiple of 16."""
+_PAIRS = 64
+"""Pairs of inputs of a panel that stay in the nearest cache."""
 
 
-def words_product(rows: int) -> Code:
-    """Write a function of words, rows and products; pairs, panels and the range of panels.
+def words_product(wide: bool) -> Code:
+    """Write a function that multiplies rows by a `Bfloat16Matrix`.
 
-    The words are a `Bfloat16Matrix`'s. Rows have two floats a pair of inputs, products 64 a panel.
+    Its pointers: words, rows and products. Its integers: pairs, panels, rows and the range of
+    panels. Rows have two floats a pair of inputs, products 64 a panel. The products of a row are
+    the same beside any others.
     """
-    code = Code(f"words_{rows}", pointers=3, numbers=4)
-    words, x, y, pairs, panels, first, last = code.arguments
-    places = [(row, vector) for row in range(rows) for vector in _VECTORS]
-    with code.each(first, last) as panel:
-        # Two chains of sums, of even and of odd inputs, hide each other's latency.
-        sums = {(place, odd): code.number(0.0) for place in places for odd in (0, 1)}
-        with code.each(0, pairs, _AT_A_TIME, sums) as some:
-            for ahead in range(_AT_A_TIME):
-                pair = code.sum(some, ahead)
-                at = code.times(code.sum(code.times(panel, pairs), pair), _PAIR)
-                code.fetch(words, at, _PAIR)
-                both = [
-                    code.ints(words, code.sum(at, _WORDS_VECTOR * vector)) for vector in _VECTORS
-                ]
-                for row, vector in places:
-                    number = code.times(code.sum(code.times(row, pairs), pair), 8)
-                    for odd, half in enumerate((code.lower, code.upper)):
-                        one = code.all_of(x, code.sum(number, 4 * odd))
-                        key = (row, vector), odd
-                        sums[key] = code.add_product(sums[key], one, half(both[vector]))
-        for row, vector in places:
-            at = code.times(code.sum(code.times(row, panels), panel), _PAIR)
-            total = code.add(sums[(row, vector), 0], sums[(row, vector), 1])
-            code.store(total, y, code.sum(at, _WORDS_VECTOR * vector))
+    code = Code(f"words_{wide}", pointers=3, numbers=5)
+    words, x, y, pairs, panels, rows, first, last = code.arguments
+    # With registers to spare, sums of even and of odd inputs hide each other's latency.
+    chains = range(2 if wide else 1)
+    with code.each(first, last) as panel, code.each(0, pairs, _PAIRS) as start:
+        stop = code.lesser(code.sum(start, _PAIRS), pairs)
+
+        def multiply(row: Value, some: range) -> None:
+            together = _together(some, wide, len(chains))
+            with code.each(0, len(_VECTORS), len(together)) as vector:
+                places: dict[tuple[int, int], Value] = {}
+                for k in some:
+                    line = code.sum(code.times(code.sum(row, k), panels), panel)
+                    at = code.sum(code.times(line, _PAIR), code.times(vector, _WORDS_VECTOR))
+                    places |= {(k, v): code.sum(at, _WORDS_VECTOR * v) for v in together}
+                sums = {(place, odd): code.number(0.0) for place in places for odd in chains}
+                for place, at in places.items():
+                    before = code.floats(y, at)
+                    sums[place, 0] = code.if_first(start, code.number(0.0), before)
+                with code.each(start, stop, _AT_A_TIME, sums) as four:
+                    for ahead in range(_AT_A_TIME):
+                        add(row, some, code.sum(four, ahead), vector, together, sums)
+                for place, at in places.items():
+                    total = reduce(code.add, (sums[place, odd] for odd in chains))
+                    code.store(total, y, at)
+
+        def add(
+            row: Value, some: range, pair: Value, vector: Value, together: range, sums: Any
+        ) -> None:
+            at = code.times(code.sum(code.times(panel, pairs), pair), _PAIR)
+            at = code.sum(at, code.times(vector, _WORDS_VECTOR))
+            if len(some) < _TEAM:
+                code.fetch(words, at, _WORDS_VECTOR * len(together))
+            else:
+                code.bring(words, code.sum(at, _PAIRS * _PAIR), _WORDS_VECTOR * len(together))
+            both = [code.ints(words, code.sum(at, _WORDS_VECTOR * v)) for v in together]
+            for k in some:
+                number = code.sum(code.times(code.sum(row, k), pairs), pair)
+                for odd, half in enumerate((code.lower, code.upper)):
+                    one = code.all_of(x, code.sum(code.times(number, 2 * FLOAT), FLOAT * odd))
+                    for v, each in enumerate(both):
+                        key = (k, v), odd % len(chains)
+                        sums[key] = code.add_product(sums[key], one, half(each))
+
+        _teams(code, rows, _TEAM, multiply)
     return code
 
 

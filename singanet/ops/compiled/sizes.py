@@ -19,6 +19,8 @@ FORWARD, BACKWARD = 3, 5
 """Vectors repeated along a row by a kernel, for the channel at each place."""
 TOGETHER = 4, 2, 1
 """Vectors of a line of a matrix that a turn of a loop over few rows may read."""
+ROWS = 16
+"""Rows up to which a product's time goes into reading a narrow matrix."""
 OUTPUTS = 4
 """Outputs of a transposed matrix that are summed together."""
 _LEAST_PART = 1 << 16
