@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, brief
 from singanet.types import Array
 
-_SORTED = 256
-"""Weights that are sorted at first, and how many times as many after each try."""
+_BITS = 46
+"""The last bits of a weight, without which the weights of a part are alike: 64 parts an octave."""
+_LEAST = int(np.float64(2.0**-64).view(np.int64)) >> _BITS
+"""The part of the least weights, whose sum hardly counts."""
 
 
 @dataclass(frozen=True)
@@ -67,27 +69,19 @@ class Sampling:
         return np.array([self._drawn(*each) for each in zip(weights, chances, strict=True)])
 
     def _drawn(self, weights: Array, chance: float) -> int:
-        """Return the index that ``chance`` selects, by falling weight.
-
-        A draw is nearly always among the largest weights, so that few are sorted.
-        """
-        whole = weights.sum()
-        count = _SORTED if self.top_k is None else self.top_k
-        while True:
-            order = _largest(weights, count)[: self.top_k]
-            ends = len(order) == len(weights) or self.top_k is not None
-            falling = weights[order]
-            total = falling.cumsum()
-            goal = chance * (total[-1] if ends else whole)
-            if self._truncates:
-                kept = self._nucleus(falling, total, total[-1] if ends else whole)
-                ends |= not kept[-1]
-                falling, total = falling[kept], total[kept]
-                goal = chance * total[-1] if ends else np.inf
-            if ends or goal < total[-1]:
-                place = min(int((total <= goal).sum()), int((falling > 0).sum()) - 1)
-                return int(order[place])
-            count *= _SORTED
+        """Return the index that ``chance`` selects, by falling weight."""
+        order = None
+        if self.top_k is not None:
+            order = _largest(weights, self.top_k)[: self.top_k]
+            weights = weights[order]
+        falling = _Falling(weights)
+        whole = falling.whole
+        if self.top_p is not None:
+            whole = falling.at(self.top_p * whole, "left")[1]
+        if self.min_p is not None:
+            whole = min(whole, float(weights[weights >= self.min_p].sum()))
+        place = falling.at(chance * whole, "right")[0]
+        return place if order is None else int(order[place])
 
     def _adjusted(self, probabilities: Array) -> Array:
         """Return the distribution (N, C) of the draw in float64; one-hot at temperature 0."""
@@ -133,6 +127,40 @@ class Sampling:
         """Return which ``falling`` weights top-p and min-p allow; ``total`` are their sums."""
         kept: Array = falling >= (0.0 if self.min_p is None else self.min_p)
         return kept if self.top_p is None else kept & (total - falling < self.top_p * whole)
+
+
+class _Falling:
+    """Weights (C,) of up to 1 by falling size.
+
+    Weights of about one size are a part. Only the weights of the part at a sum are sorted.
+    """
+
+    def __init__(self, weights: Array) -> None:
+        self._weights: Array = np.ascontiguousarray(weights)
+        # The bits of positive numbers have the order of the numbers.
+        bits = self._weights.view(np.int64) >> _BITS
+        self._parts: Array = np.maximum(bits - _LEAST, 0)
+        self._sums: Array = np.bincount(self._parts, self._weights)[::-1].cumsum()
+
+    @property
+    def whole(self) -> float:
+        """The sum of all weights."""
+        return float(self._sums[-1])
+
+    def at(self, goal: float, side: Literal["left", "right"]) -> tuple[int, float]:
+        """Return the index at which the sum reaches ``goal``, and the sum with its weight.
+
+        With the ``side`` right the sum exceeds the goal. Behind all weights it is the last one.
+        """
+        sums, weights = self._sums, self._weights
+        part = min(int(sums.searchsorted(goal, side)), int(sums.searchsorted(sums[-1])))
+        inside = np.flatnonzero(self._parts == len(sums) - 1 - part)
+        order = inside[np.argsort(-weights[inside], kind="stable")]
+        before = float(sums[part - 1]) if part else 0.0
+        total = before + weights[order].cumsum()
+        most = np.count_nonzero(weights[order]) - 1
+        place = min(int(total.searchsorted(goal, side)), most)
+        return int(order[place]), float(total[place])
 
 
 def _largest(weights: Array, count: int) -> Array:
