@@ -158,7 +158,7 @@ class _Falling:
         order = inside[np.argsort(-weights[inside], kind="stable")]
         before = float(sums[part - 1]) if part else 0.0
         total = before + weights[order].cumsum()
-        most = np.count_nonzero(weights[order]) - 1
+        most = int(np.count_nonzero(weights[order])) - 1
         place = min(int(total.searchsorted(goal, side)), most)
         return int(order[place]), float(total[place])
 
