@@ -286,8 +286,11 @@ def hold_blocks(
     where: str,
     blocks_of: Blocks | None = None,
     of: Callable[[Param], bool] = lambda _: True,
+    tells: bool = True,
 ) -> dict[str, float]:
     """Store matrices in blocks of "int8" or "int4"; return the relative error by name.
+
+    Unless it ``tells``, errors are not computed, which takes as long as the rest.
 
     Embedding tables are stored in 8 bits: 4 would cost more accuracy than all other weights. The
     error is the root mean square of the difference, divided by that of the values; 0 for a matrix
@@ -319,7 +322,8 @@ def hold_blocks(
         values = cpu().put(_values(net, param))
         moments = cpu().put(storage.moments) if isinstance(storage, WatchedWeights) else None
         made = block_weights(values, transposed, kinds[0], moments)
-        errors[param.name] = _distance(values.T if transposed else values, made.matrix)
+        if tells:
+            errors[param.name] = _distance(values.T if transposed else values, made.matrix)
         return made.moved(net.device.put)
 
     hold(net, where, holder)

@@ -1,7 +1,7 @@
 """Provide kernels, the only access to hardware.
 
 `interface` declares every kernel, `kernel` its routes, `window` the cases. `selection` chooses the
-backend: `numpy`, `llvm` (compiled by `compiled`) or `onednn`, by `costs`. `narrow` and
+backend: `numpy`, `llvm` (compiled by `compiled`) or `onednn`, by `costs`. `narrow`, `narrowing` and
 `narrow_products` are weights in narrow types, `casts` float16. `threads`, `workers` and `blas`
 divide work among threads, `draws` random numbers; `transfers` copies to a device.
 """

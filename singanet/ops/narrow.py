@@ -42,6 +42,8 @@ PANEL = 64
 """Columns of a panel."""
 BLOCK = 32
 """Inputs that share a scale."""
+RANGES = (1.0, 0.88)
+"""Parts of the range of a block that its 16 numbers may be spread over."""
 GROUP = 2 * BLOCK
 """Inputs that one integer product sums at a time."""
 

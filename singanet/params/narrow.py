@@ -23,13 +23,19 @@ from singanet.checkpoint.gguf_blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
 from singanet.ops import array_module, transfers
-from singanet.ops.narrow import BLOCK, Bfloat16Matrix, BlockMatrix, NarrowMatrix, WatchedMatrix
+from singanet.ops.narrow import (
+    BLOCK,
+    RANGES,
+    Bfloat16Matrix,
+    BlockMatrix,
+    NarrowMatrix,
+    WatchedMatrix,
+)
+from singanet.ops.narrowing import narrowed
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, Shape
 
 _MOST = np.float32(15)
-_RANGES = (1.0, 0.88)
-"""Parts of the range of a block that its 16 numbers may be spread over."""
 _AT_A_TIME = 1 << 13
 """The number of blocks that are fitted at a time."""
 _DAMPING = 0.01
@@ -95,7 +101,7 @@ def _fit(values: Array) -> tuple[Array, Array]:
     low, high = values.min(1, keepdims=True), values.max(1, keepdims=True)
     best = np.full((len(values), 1), np.inf, np.float32)
     scale, least = np.zeros_like(low), low.copy()
-    for part in _RANGES:
+    for part in RANGES:
         step = part * (high - low) / _MOST
         begin = low + (1 - part) / 2 * (high - low)
         for again in (False, True):
@@ -275,7 +281,9 @@ class Bfloat16Weights(NarrowWeights):
         return self._lent
 
     def write(self, array: Array) -> None:
-        self._put(self.matrix.xp.array(array, np.float32), None)
+        by_output = array.T if self.transposed else array
+        if self.rounding == "remainder" or not narrowed(by_output, self.matrix):
+            self._put(self.matrix.xp.array(array, np.float32), None)
         if self._lent is not None:
             self._lent[...] = self._exact()
 
@@ -476,6 +484,8 @@ def block_weights(
     outputs, inputs = by_output.shape
     matrix = BlockMatrix(inputs, outputs, kind)
     encode = fitted if matrix.bits == 4 else ENCODERS[kind]
+    if moments is None and narrowed(by_output.T, matrix):
+        return BlockWeights(matrix, transposed)
     for slab, columns in matrix.slabs:
         rows = np.ascontiguousarray(by_output[columns], np.float32)
         if moments is not None and matrix.bits == 4 and np.isfinite(moments).all():

@@ -415,7 +415,8 @@ def load(
             if dtype == "bfloat16":
                 net.as_type(dtype, rounding)
             elif dtype in KINDS:
-                hold_blocks(net, dtype, "pretrained.load", _blocks(reader, arrays, names))
+                blocks_of = _blocks(reader, arrays, names)
+                hold_blocks(net, dtype, "pretrained.load", blocks_of, tells=False)
             net._execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)

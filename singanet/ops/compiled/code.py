@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -396,6 +396,11 @@ class Code:
         made = self._at.fptrunc(value, ir.VectorType(ir.HalfType(), LANES))
         self._at.store(made, self._place(pointer, offset, made.type), align=2)
 
+    def through_half(self, value: Value) -> Value:
+        """Return floats rounded to float16, on processors that convert."""
+        made = self._at.fptrunc(value, ir.VectorType(ir.HalfType(), LANES))
+        return self._at.fpext(made, _FLOATS)
+
     def upper(self, words: Value) -> Value:
         """Return floats whose upper halves are the upper halves of integers."""
         return self._at.bitcast(self._at.and_(words, _same(0xFFFF0000)), _FLOATS)
@@ -433,6 +438,28 @@ class Code:
         return self._at.bitcast(
             self._at.shuffle_vector(some, none, ir.Constant(whole, order)), _INTS
         )
+
+    def four_bytes(self, whole: Sequence[Value]) -> Value:
+        """Return words of the lowest bytes of four vectors of integers, the first the lowest."""
+        low = [self._at.and_(each, _same(0xFF)) for each in whole]
+        return reduce(
+            self._at.or_, (self._at.shl(each, _same(8 * k)) for k, each in enumerate(low))
+        )
+
+    def with_upper(self, words: Value, upper: Value) -> Value:
+        """Return words of bytes up to 15 with others in the upper 4 bits of each byte."""
+        return self._at.or_(words, self._at.shl(upper, _same(4)))
+
+    def to_upper(self, vector: Value) -> Value:
+        """Return the bits of floats plus half a unit of their upper halves, halves to even."""
+        bits = self._at.bitcast(vector, _INTS)
+        odd = self._at.and_(self._at.lshr(bits, _same(16)), _same(1))
+        return self._at.add(bits, self._at.add(odd, _same(0x7FFF)))
+
+    def halves_of(self, one: Value, other: Value) -> Value:
+        """Return words of the upper halves of two vectors of integers, the first the lower."""
+        lower = self._at.lshr(one, _same(16))
+        return self._at.or_(lower, self._at.and_(other, _same(0xFFFF0000)))
 
     def dot(self, sums: Value, some: Value, others: Value) -> Value:
         """Add the products of four unsigned bytes with four signed ones to each sum."""
@@ -552,6 +579,10 @@ class Code:
     def at_least(self, vector: Value, least: Value) -> Value:
         """Return the vector with floats below ``least`` replaced by it; NaN changes nothing."""
         return self._at.select(self._at.fcmp_ordered("<", vector, least), least, vector)
+
+    def at_most(self, vector: Value, most: Value) -> Value:
+        """Return the vector with floats above ``most`` replaced by it; NaN changes nothing."""
+        return self._at.select(self._at.fcmp_ordered(">", vector, most), most, vector)
 
     def if_above(self, vector: Value, limit: Value, value: Value) -> Value:
         """Return ``value``, with 0 in lanes of ``vector`` up to ``limit``."""
