@@ -186,6 +186,47 @@ def panels_product(rows: int, wide: bool) -> Code:
     return code
 
 
+_LINES = 4
+"""Lines of a matrix that are added together."""
+_COLUMNS = 16
+"""Panels whose products of some rows stay in the nearest cache."""
+
+
+def lines_product(rows: int) -> Code:
+    """Write `panels_product` of up to eight ``rows``, without its integer of lines.
+
+    Some lines at a time are read in memory order, and a vector of each is multiplied by a number of
+    every row. This takes few registers, and products are read and written in the nearest cache.
+    """
+    code = Code(f"lines_{rows}", pointers=3, numbers=4)
+    matrix, y, x, inputs, outputs, first, last = code.arguments
+    across, whole = code.times(outputs, FLOAT), code.times(code.whole(inputs, _LINES), _LINES)
+    of_panel = PANEL // LANES
+    with code.each(first, last, _COLUMNS) as panel:
+        begin = code.times(panel, of_panel)
+        end = code.times(code.lesser(code.sum(panel, _COLUMNS), last), of_panel)
+
+        def add(line: Value, count: int) -> None:
+            with code.each(begin, end) as vector:
+                at = code.times(vector, _VECTOR)
+                lines = [code.sum(line, k) for k in range(count)]
+                some = [code.floats(matrix, code.sum(code.times(k, across), at)) for k in lines]
+                for row in range(rows):
+                    place = code.sum(code.times(across, row), at)
+                    total = code.if_first(line, code.number(0.0), code.floats(y, place))
+                    for k, numbers in zip(lines, some, strict=True):
+                        number = code.sum(code.times(inputs, row), k)
+                        factor = code.all_of(x, code.times(number, FLOAT))
+                        total = code.add_product(total, factor, numbers)
+                    code.store(total, y, place)
+
+        with code.each(0, whole, _LINES) as line:
+            add(line, _LINES)
+        with code.each(whole, inputs) as line:
+            add(line, 1)
+    return code
+
+
 def transposed_product(rows: int, wide: bool) -> Code:
     """Write a function that multiplies ``rows`` rows by a matrix (outputs, inputs) in C order.
 

@@ -36,8 +36,8 @@ def _bits(value: float) -> int:
 
 _FEW = 4
 """Rows up to which the time goes into reading the matrix."""
-_SOME, _SOME_NARROW = 16, 8
-"""Rows up to which reading takes as long as arithmetic; on narrow registers of a whole panel."""
+_SOME, _OF_LINES = 16, 8
+"""Rows up to which reading takes as long as arithmetic, and up to which lines are added."""
 _BLOCK = 1 << 17
 """Bytes of a matrix that stay in the second cache."""
 _READ_LEAST = 1 << 12
@@ -70,7 +70,7 @@ def _orders_fit(rows: int, weight: Array) -> bool:
     if transposed and not weight.flags.f_contiguous:
         return False
     if _are_some(rows, inputs, outputs, transposed):
-        return transposed or rows <= (_SOME if _is_wide() else _SOME_NARROW)
+        return True
     return rows <= _FEW and (transposed or rows * outputs <= _LINE)
 
 
@@ -117,20 +117,25 @@ def _some_product(
     crew: Crew, rows: int, inputs: int, outputs: int, transposed: bool
 ) -> CompiledPlan:
     parts = -(-outputs // OUTPUTS) if transposed else outputs // PANEL
-    lines = max(1, _BLOCK // (_F32.itemsize * outputs))
-    numbers = (inputs, outputs) if transposed else (inputs, outputs, lines)
+    numbers: tuple[int, ...] = inputs, outputs
+    if transposed:
+        function = _some_function("transposed_product", rows, _is_wide())
+    elif rows <= _OF_LINES and not _is_wide():
+        function = _some_function("lines_product", rows)
+    else:
+        function = _some_function("panels_product", rows, _is_wide())
+        numbers = *numbers, max(1, _BLOCK // (_F32.itemsize * outputs))
     stages = shared(numbers, (parts,), crew.threads)
-    function = _some_function("transposed_product" if transposed else "panels_product", rows)
     reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
     return CompiledPlan(crew, function, stages, reads, writes, divides=divides)
 
 
 @cache
-def _some_function(name: str, rows: int) -> CompiledFunction:
+def _some_function(name: str, *case: int) -> CompiledFunction:
     from singanet.ops.compiled import engine
     from singanet.ops.compiled import rows as of_rows
 
-    return engine.known(getattr(of_rows, name), rows, engine.is_wide())
+    return engine.known(getattr(of_rows, name), *case)
 
 
 @cache
