@@ -17,7 +17,7 @@ from singanet.decoding.prefix_cache import Scored, scored
 from singanet.engine.net import Net
 
 _CHUNK = 64
-"""The most tokens of a prompt that are read between two tokens of the other texts."""
+"""The most tokens of prompts that are read between two tokens of the other texts."""
 
 
 class Piece(NamedTuple):
@@ -62,8 +62,8 @@ class TextRequest:
 class _Row:
     """The state of one text that is read or written."""
 
-    def __init__(self, request: TextRequest, tokenizer: Tokenizer) -> None:
-        self.request = request
+    def __init__(self, request: TextRequest, tokenizer: Tokenizer, turn: int) -> None:
+        self.request, self.turn = request, turn
         self.ids = [*request.prompt]
         self.rng = np.random.default_rng(request.seed)
         self._stream, self._filter = tokenizer.stream(), StopFilter(request.stops)
@@ -123,6 +123,7 @@ class Scheduler:
         self._reading: list[tuple[_Row, Decoder]] = []
         self._rows: list[_Row] = []
         self._decoder: Decoder | None = None
+        self._turns = 0
         self.tokens = 0
         self._queue.start(self._run)
 
@@ -158,7 +159,7 @@ class Scheduler:
                 if queue.is_closed and not (queue.items or self.active):
                     return
                 while queue.items and self.active < self._most_active:
-                    row = _Row(queue.items.popleft(), self._tokenizer)
+                    row = _Row(queue.items.popleft(), self._tokenizer, self._turns)
                     self._reading.append((row, self._begin.fork()))
             self._drop_those_over()
             if self._reading:
@@ -184,22 +185,30 @@ class Scheduler:
         self._keep([not gone for gone in over])
 
     def _read_some(self) -> None:
-        """Read a part of the prompt with the fewest tokens left; write its first token after it."""
-        pair = min(self._reading, key=lambda pair: len(pair[0].ids) - pair[1].steps)
-        row, decoder = pair
+        """Read a part of prompts in one batch; write the first tokens after those that end."""
+        waiting = sorted(self._reading, key=_turn)
+        read, steps = waiting[0][1].steps, min(_left(waiting[0]), _CHUNK)
+        alike = [pair for pair in waiting if pair[1].steps == read and _left(pair) >= steps]
+        together = alike[: _CHUNK // steps]
+        self._reading = [pair for pair in waiting if pair not in together]
+        self._turns += 1
+        rows, decoders = zip(*together, strict=True)
         try:
-            part = np.array(row.ids[decoder.steps : decoder.steps + _CHUNK])
-            last = decoder.read([part])
-            if decoder.steps < len(row.ids):
-                return
-            self._reading.remove(pair)
-            if self._took(row, _rows_of(self._net, last)[0]):
-                return
-            both = decoder if self._decoder is None else Decoder.joined([self._decoder, decoder])
-            self._decoder, self._rows = both, [*self._rows, row]
+            decoder = _side_by_side(decoders) if read else decoders[0]
+            last = decoder.read([np.array(row.ids[read : read + steps]) for row in rows])
+            ends = [k for k, row in enumerate(rows) if len(row.ids) == decoder.steps]
+            scores = _rows_of(self._net, last[ends]) if ends else []
+            stay = [
+                k for k, each in zip(ends, scores, strict=True) if not self._took(rows[k], each)
+            ]
+            more = [(rows[k], _part(decoder, [k])) for k in range(len(rows)) if k not in ends]
+            if stay:
+                both = [] if self._decoder is None else [self._decoder]
+                self._decoder = _side_by_side([*both, _part(decoder, stay)])
+                self._rows = [*self._rows, *(rows[k] for k in stay)]
+            self._reading += more
         except Exception as error:  # noqa: BLE001 - the others go on
-            self._reading = [each for each in self._reading if each[0] is not row]
-            _fail([row], error)
+            _fail(rows, error)
 
     def _write_one(self) -> None:
         """Write one token of each text."""
@@ -230,6 +239,24 @@ class Scheduler:
         self._rows = [self._rows[k] for k in places]
         assert self._decoder is not None
         self._decoder = self._decoder.fork(places) if places else None
+
+
+def _left(pair: tuple[_Row, Decoder]) -> int:
+    """Return the number of tokens of a prompt that are not read."""
+    return len(pair[0].ids) - pair[1].steps
+
+
+def _turn(pair: tuple[_Row, Decoder]) -> int:
+    """Return the order of reading: short prompts first, but long ones before many later ones."""
+    return _left(pair) + _CHUNK * pair[0].turn
+
+
+def _part(decoder: Decoder, places: Sequence[int]) -> Decoder:
+    return decoder if len(places) == decoder.samples else decoder.fork(places)
+
+
+def _side_by_side(decoders: Sequence[Decoder]) -> Decoder:
+    return decoders[0] if len(decoders) == 1 else Decoder.joined(decoders)
 
 
 def _rows_of(net: Net, outputs: Any) -> list[Scored]:

@@ -1,0 +1,85 @@
+"""The scheduler of ``singanet serve``: its texts beside `FeedForwardNet.generate`."""
+
+from queue import Queue
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet import pretrained
+from singanet.commands.serving.scheduler import Scheduler, TextRequest
+from singanet.decoding import Sampling
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    return pretrained.load(llama), pretrained.tokenizer(llama)
+
+
+class Begun:
+    """A scheduler whose texts are read once all have been submitted."""
+
+    def __init__(self, net, tokenizer, **limits):
+        self.scheduler = Scheduler(net, tokenizer, **limits)
+        self.ended = Queue()
+
+    def ask(self, name, prompt, length, seed=0):
+        """Write a text, whose name is put in the queue ``ended`` at its end."""
+        parts = []
+
+        def send(piece):
+            parts.append(piece.text)
+            if piece.ended:
+                assert piece.error is None
+                self.ended.put((name, "".join(parts)))
+
+        request = TextRequest(prompt, length, Sampling(), send, seed=seed)
+        self.scheduler.submit(request)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.scheduler.close()
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=24),
+    written=st.integers(1, 6),
+    together=st.sampled_from([1, 3, 16]),
+    seed=st.integers(0, 99),
+)
+def test_prompts_read_together_give_the_texts_of_generate(model, lengths, written, together, seed):
+    net, tokenizer = model
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(3, 300, length).tolist() for length in lengths]
+    with Begun(net, tokenizer, most_active=together) as begun:
+        with begun.scheduler._queue.changed:
+            # All wait, so that prompts are read together.
+            for k, prompt in enumerate(prompts):
+                begun.ask(k, prompt, written, seed=k)
+        found = dict(begun.ended.get(timeout=60) for _ in prompts)
+    for k, prompt in enumerate(prompts):
+        (ids,) = net.generate([prompt], written, seed=k)
+        assert found[k] == tokenizer.decode(ids)
+
+
+def test_a_long_prompt_is_read_although_short_ones_keep_coming(model, monkeypatch):
+    net, tokenizer = model
+    monkeypatch.setattr("singanet.commands.serving.scheduler._CHUNK", 4)
+    with Begun(net, tokenizer, most_active=4) as begun:
+
+        def ask_again(count=3):
+            for k in range(count):
+                begun.ask("short", [5 + k], 1)
+
+        with begun.scheduler._queue.changed:
+            begun.ask("long", [*range(5, 45)], 1)
+            ask_again()
+        for _ in range(200):
+            name, _ = begun.ended.get(timeout=60)
+            if name == "long":
+                break
+            ask_again(1)
+        assert name == "long"
