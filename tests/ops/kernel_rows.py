@@ -306,7 +306,7 @@ def squares(x, size):
 
 GATES = {"lstm": 4, "gru": 3, "gru_before": 3, "elman": 1}
 STATES = {"lstm": 2, "gru": 1, "gru_before": 1, "elman": 1}
-LSTMS = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20)]
+LSTMS = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20), (4, 17, 16, 64)]
 RECURRENT = {
     "lstm": LSTMS,
     "gru": [*LSTMS, (2, 2, 5, 256)],

@@ -35,10 +35,11 @@ from singanet.ops.casts import has_compiler
 from singanet.ops.compiled import calls as calls_of_c
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
-from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, winograd
+from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, recurrent, winograd
 from singanet.ops.llvm.plans import CompiledPlan, PythonCrew, shared
+from singanet.ops.llvm.pool import pool
 from singanet.ops.threads import set_threads
-from singanet.ops.window import Window
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes, Window
 from singanet.ops.workers import do
 from singanet.optimizer import SGD
 from singanet.program.lower_sweeps import chained
@@ -80,6 +81,7 @@ def compiles(monkeypatch):
     monkeypatch.setattr(kernels, "_COMPILED_POOL_LEAST", 1)
     monkeypatch.setattr(depthwise, "_LEAST", 1)
     monkeypatch.setattr(kernels, "_MANY_NUMBERS", 1)
+    monkeypatch.setattr(recurrent, "_LEAST", 1)
 
 
 def draw(*shape, seed=0):
@@ -100,7 +102,7 @@ def close(got, wanted, near=3e-5):
 
 
 def without_compiler(monkeypatch):
-    for module in (depthwise, kernels, winograd):
+    for module in (depthwise, kernels, recurrent, winograd):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
 
 
@@ -163,9 +165,10 @@ def test_convolutions_by_channel(ops, narrow, monkeypatch):
 
     x, weight = image(2, 40, 14, 14), draw(40, 1, 3, 3)
     assert takes(x, weight) == [True] * 3
-    # NumPy spreads gradients of windows at a stride.
-    assert takes(x, weight, Window((3, 3), (2, 1), SAME)) == [False] * 3
-    assert takes(image(8, 40, 14, 14), weight, Window((3, 3), (2, 1), SAME)) == [True, False, True]
+    assert takes(x, weight, Window((3, 3), (2, 1), SAME)) == [False, True, False]
+    assert takes(image(8, 40, 14, 14), weight, Window((3, 3), (2, 1), SAME)) == [True] * 3
+    # NumPy spreads gradients of windows with gaps at a stride.
+    assert takes(image(8, 40, 14, 14), weight, Window((3, 3), (2, 1), SAME, (2, 2)))[1] is False
     for other in ((image(2, 15, 40, 40), draw(15, 1, 3, 3)), (x, draw(40, 2, 3, 3)),
                   (x[:1], weight), (x.astype(np.float64), weight), (x, draw(40, 1, 3, 8)),
                   (x[:0], weight)):  # fmt: skip
@@ -174,6 +177,22 @@ def test_convolutions_by_channel(ops, narrow, monkeypatch):
     assert takes(x, weight, ops=narrow) == [False] * 3
     without_compiler(monkeypatch)
     assert takes(x, weight) == [False] * 3
+
+
+def test_convolutions_of_groups(ops):
+    def takes(channels, group, groups, outputs=None):
+        x, window = image(2, channels, 14, 14), replace(PLAIN, groups=groups)
+        weight = draw(outputs or channels, group, 3, 3)
+        y = image(2, len(weight), *window._out_size(14, 14))
+        given = (x, weight, None), (y, weight, x.shape), (x, y, weight.shape)
+        routes = depthwise.groups, depthwise.groups_data, depthwise.groups_weights
+        return {route.fits(ops, *each, window) for route, each in zip(routes, given, strict=True)}
+
+    for group in (2, 4, 8, 16, 20, 24, 64):
+        assert takes(16 * group, group, 16) == {True}
+    for group in (1, 3, 12, 18):
+        assert takes(16 * group, group, 16) == {False}
+    assert takes(64, 64, 1) == takes(40, 4, 10) == takes(64, 4, 16, 128) == {False}
 
 
 def test_relus(ops):
@@ -275,39 +294,120 @@ def test_max_pooling_is_numpys_to_the_bit(compiles, n, channels, axes, ceil, kee
         assert where.dtype == np.uint8
 
 
-def by_channel(ops, n, c, axes, biased):
-    """A convolution of each channel, and its gradients, of the sizes in ``axes``."""
+def by_groups(ops, n, c, group, axes, biased):
+    """A convolution of groups of channels, and its gradients, of the sizes in ``axes``."""
     size, kernel, stride, pads, dilation = zip(*axes, strict=True)
-    window = Window(kernel, stride, pads, dilation)
-    x, weight, bias = image(n, c, *size), draw(c, 1, *kernel, seed=1), draw(c, seed=2)
+    window = Window(kernel, stride, pads, dilation, groups=c // group)
+    x, weight, bias = image(n, c, *size), draw(c, group, *kernel, seed=1), draw(c, seed=2)
     dy = image(n, c, *window._out_size(*size), seed=3)
     return [
-        ops.depthwise_conv2d(x, weight, bias if biased else None, window),
-        ops.depthwise_conv2d_backward_data(dy, weight, x.shape, window),
-        ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, window),
+        ops.conv2d(x, weight, bias if biased else None, window),
+        ops.conv2d_backward_data(dy, weight, x.shape, window),
+        ops.conv2d_backward_weights(x, dy, weight.shape, window),
     ]
 
 
+GROUPS = st.one_of(
+    st.tuples(st.integers(16, 70), st.just(1)),
+    st.tuples(st.sampled_from([16, 48]), st.sampled_from([2, 4, 8])),
+    st.sampled_from([16, 20, 36]).flatmap(
+        lambda group: st.tuples(st.integers(2, 3).map(group.__mul__), st.just(group))
+    ),
+)
+"""Channels, and channels of a group."""
+
+
 @FIXTURES
-@given(st.integers(1, 19), st.integers(16, 70), st.tuples(AXIS, AXIS), st.booleans())
-def test_each_channel_is_convolved_as_by_numpy(compiles, n, channels, axes, biased):
+@given(st.integers(1, 19), GROUPS, st.tuples(AXIS, AXIS), st.booleans())
+def test_groups_of_channels_are_convolved_as_by_numpy(compiles, n, channels, axes, biased):
     size, *rest = zip(*axes, strict=True)
     assume(min(Window(*rest)._out_size(*size)) > 0)
-    found, wanted = (by_channel(ops, n, channels, axes, biased) for ops in (LlvmOps(), numpy_ops))
+    found, wanted = (by_groups(ops, n, *channels, axes, biased) for ops in (LlvmOps(), numpy_ops))
     for got, right in zip(found, wanted, strict=True):
         close(got, right)
 
 
-def test_bits_of_each_channel_do_not_depend_on_threads(compiles, monkeypatch):
+@pytest.mark.parametrize("group", [1, 4, 20])
+def test_bits_of_groups_of_channels_do_not_depend_on_threads(compiles, monkeypatch, group):
     found = []
     for count in (1, 2, 3):
         ops = LlvmOps()
         monkeypatch.setattr(ops.runtime(), "threads", count)
-        axes = (19, 3, 1, (1, 1), 1), (40, 5, 2, (2, 1), 1)
-        found.append(by_channel(ops, 40, 300, axes, True))
+        axes = (19, 3, 2, (1, 1), 1), (40, 5, 1, (2, 1), 1)
+        found.append(by_groups(ops, 40, 240, group, axes, True))
     for others in found[1:]:
         for got, wanted in zip(others, found[0], strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+def lstm(ops, steps, n, units, reverse=False, starts=True, sloped=True, scale=1.0):
+    """The states, gates and gradients of an LSTM."""
+    x, rows = scale * draw(steps, n, 5), draw(n, units, seed=1)
+    weights = draw(5, 4 * units, seed=2), draw(units, 4 * units, seed=3) / units**0.5
+    case = RecurrentCase(x, weights, (draw(4 * units, seed=4),), Direction(steps, reverse))
+    made = ops.lstm_layer(case, [rows, -rows] if starts else [None, None], True)
+    dy = draw(steps, n, units, seed=5) if sloped else None
+    grads = ops.lstm_layer_backward(case, made, RecurrentSlopes(dy, [rows, rows / 2]))
+    return [*made.states, *made.notes, *grads[:-1], *grads.starts]
+
+
+@FIXTURES
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 14), st.integers(1, 5).map(LANES.__mul__)),
+    st.tuples(*[st.booleans()] * 3),
+    st.sampled_from([1e-3, 1.0, 3.0]),
+)
+def test_steps_of_lstms_are_numpys(compiles, sizes, options, scale):
+    found, wanted = (lstm(ops, *sizes, *options, scale) for ops in (LlvmOps(), numpy_ops))
+    for got, right in zip(found, wanted, strict=True):
+        close(got, right)
+
+
+@pytest.mark.parametrize("n", [1, 3, 13])
+def test_bits_of_lstms_do_not_depend_on_threads(compiles, monkeypatch, n):
+    found = []
+    for count in (1, 2, 3):
+        ops = LlvmOps()
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        if count > 1:
+            monkeypatch.setattr(ops.runtime(), "jobs", pool().jobs(count))
+        found.append(lstm(ops, 20, n, 80))
+    for others in found[1:]:
+        for got, wanted in zip(others, found[0], strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_nan_and_infinity_stay_in_their_sample_of_an_lstm(compiles, ops):
+    x = draw(6, 5, 16)
+    x[2, 3, 0], x[4, 1, 0] = np.nan, np.inf
+    weights = np.abs(draw(16, 64)), draw(16, 64, seed=1)
+    case = RecurrentCase(x, weights, (draw(64),), Direction(6))
+    assert recurrent.lstm_layer.routes[0].fits(ops, case, [None, None], True)
+    h, c = ops.lstm_layer(case, [None, None], True).states
+    for state in (h, c):
+        broken = np.isnan(state).any(axis=2)
+        assert broken[3:, 3].all()
+        assert broken.sum() == 4
+    wanted = numpy_ops.lstm_layer(case, [None, None], True).states
+    np.testing.assert_allclose(h, wanted[0], rtol=0, atol=1e-5)
+
+
+def test_which_lstms_are_compiled(compiles, ops, narrow, monkeypatch):
+    def takes(units=32, ops=ops, kind=np.float32, **direction):
+        arrays = draw(4, 3, 5), draw(5, 4 * units), draw(units, 4 * units), draw(4 * units)
+        x, *weights, bias = (array.astype(kind) for array in arrays)
+        case = RecurrentCase(x, tuple(weights), (bias,), Direction(4, **direction))
+        return recurrent.lstm_layer.routes[0].fits(ops, case, [None, None], True)
+
+    assert takes()
+    assert takes(reverse=True)
+    assert not takes(units=40)
+    assert not takes(kind=np.float64)
+    assert not takes(ops=narrow)
+    for other in ({"drop": draw(3, 32)}, {"rounds": True}, {"skips": np.zeros((4, 3, 1), bool)}):
+        assert not takes(**other)
+    without_compiler(monkeypatch)
+    assert not takes()
 
 
 @st.composite

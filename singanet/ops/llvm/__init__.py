@@ -6,18 +6,9 @@ They need no other library. oneDNN's kernels have the same routes, and choose am
 from __future__ import annotations
 
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import attend_blocks, depthwise, few, kernels, winograd
+from singanet.ops.llvm import depthwise, few, kernels, recurrent, winograd
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.numpy import (
-    attending,
-    attending_backward,
-    conv,
-    linear,
-    normalise,
-    pointwise,
-    pool,
-    scores,
-)
+from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool, scores
 
 __all__ = ["LlvmOps"]
 
@@ -26,10 +17,6 @@ class LlvmOps(PlannedOps):
     """`NumpyOps` with LLVM's routes for kernels that are faster."""
 
     name = "llvm"
-    attend = in_order(attend_blocks.attend, last=attending.attend)
-    attend_backward = in_order(
-        attend_blocks.attend_backward, last=attending_backward.attend_backward
-    )
     attend_few = in_order(few.attend_few, last=attending.attend_few)
     further_attention = few.further_attention
     arithmetic = few.arithmetic
@@ -47,12 +34,18 @@ class LlvmOps(PlannedOps):
     batch_norm = in_order(kernels.batch_norm, last=normalise.batch_norm)
     batch_norm_train = in_order(kernels.batch_norm_train, last=normalise.batch_norm_train)
     batch_norm_backward = in_order(kernels.batch_norm_backward, last=normalise.batch_norm_backward)
-    conv2d = in_order(winograd.conv2d, last=conv.conv2d)
-    conv2d_backward_data = in_order(winograd.conv2d_backward_data, last=conv.conv2d_backward_data)
+    conv2d = in_order(winograd.conv2d, depthwise.groups, last=conv.conv2d)
+    conv2d_backward_data = in_order(
+        winograd.conv2d_backward_data, depthwise.groups_data, last=conv.conv2d_backward_data
+    )
     conv2d_backward_weights = in_order(
-        winograd.conv2d_backward_weights, last=conv.conv2d_backward_weights
+        winograd.conv2d_backward_weights,
+        depthwise.groups_weights,
+        last=conv.conv2d_backward_weights,
     )
     conv2d_constant = in_order(winograd.conv2d_constant, last=conv.conv2d_constant)
     depthwise_conv2d = depthwise.conv2d
     depthwise_conv2d_backward_data = depthwise.conv2d_backward_data
     depthwise_conv2d_backward_weights = depthwise.conv2d_backward_weights
+    lstm_layer = recurrent.lstm_layer
+    lstm_layer_backward = recurrent.lstm_layer_backward

@@ -1,4 +1,4 @@
-"""Convolve channel by channel by functions compiled with LLVM.
+"""Convolve channel by channel, and groups of channels, by functions compiled with LLVM.
 
 They read images where they are, without copies that are padded. Sums of the kernels' gradient are
 split by sizes alone: results do not depend on the number of threads.
@@ -6,15 +6,17 @@ split by sizes alone: results do not depend on the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.sizes import LANES
+from singanet.ops.compiled.sizes import COPIED, LANES, READ, SUMS
 from singanet.ops.costs import Case
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.base import PlannedOps
@@ -38,44 +40,47 @@ _PARTS = 16
 _TAPS = 7
 """Most columns of a kernel, for which a function is written out."""
 
+_WRITTEN = (2, 4, 8)
+"""Channels of groups for which a function is written; there is one for any from `LANES` on."""
+
 
 def _forward(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
+    images, lines = ops.channels_last(x), _lines(ops, weight, (3, 2, 0, 1))
+    n, *size, c = images.shape
+    y: Array = ops.xp.empty((n, *window._out_size(*size), c), np.float32)
     rest = [] if bias is None else [ops.ordered(bias)]
-    return _convolved(ops, x, _lines(ops, weight), rest, window)
+    key = images.shape, window, bool(rest), weight.shape[1]
+    passes = ops.passes(weight[0].size)
+    done = ops.runs(_forward_plan, key, y, images, lines, *rest, passes=passes)
+    return y.transpose(0, 3, 1, 2) if done else None
 
 
 def _data(
     ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window
 ) -> Array | None:
     """Convolve the outputs' gradients with the flipped kernels."""
-    pads = [
-        (reach - before, size - out + before)
-        for reach, (before, _), size, out in zip(
-            _reach(window), window.pads, x_shape[2:], dy.shape[2:], strict=True
-        )
-    ]
-    turned = replace(window, pads=(pads[0], pads[1]))
-    return _convolved(ops, dy, _lines(ops, weight[:, :, ::-1, ::-1]), [], turned)
+    slopes = ops.channels_last(dy)
+    lines = _lines(ops, weight[:, :, ::-1, ::-1], (3, 1, 0, 2))
+    n, c, *size = x_shape
+    dx: Array = ops.xp.empty((n, *size, c), np.float32)
+    key = slopes.shape, dx.shape, window, weight.shape[1]
+    passes = ops.passes(weight[0].size // prod(window.stride))
+    done = ops.runs(_data_plan, key, dx, slopes, lines, passes=passes)
+    return dx.transpose(0, 3, 1, 2) if done else None
 
 
-def _lines(ops: PlannedOps, weight: Array) -> Array:
-    """Return kernels (channels, 1, kh, kw) as (kh·kw, channels)."""
-    lines: Array = ops.xp.ascontiguousarray(weight.reshape(len(weight), -1).T)
+def _lines(ops: PlannedOps, weight: Array, axes: tuple[int, ...]) -> Array:
+    """Return kernels (groups, outputs, inputs, kh·kw) with these ``axes`` as (kh·kw·g, channels).
+
+    A group has g inputs, and as many outputs. Each line has unused elements at its end.
+    """
+    channels, group, *kernel = weight.shape
+    split = weight.reshape(channels // group, group, group, prod(kernel)).transpose(axes)
+    lines: Array = ops.xp.empty((prod(kernel) * group, channels + LANES), np.float32)
+    lines[:, :channels] = split.reshape(-1, channels)
     return lines
-
-
-def _convolved(
-    ops: PlannedOps, x: Array, lines: Array, rest: list[Array], window: Window
-) -> Array | None:
-    images = ops.channels_last(x)
-    n, *size, c = images.shape
-    y: Array = ops.xp.empty((n, *window._out_size(*size), c), np.float32)
-    key = images.shape, window, bool(rest)
-    passes = ops.passes(prod(window.kernel))
-    done = ops.runs(_forward_plan, key, y, images, lines, *rest, passes=passes)
-    return y.transpose(0, 3, 1, 2) if done else None
 
 
 def weights(
@@ -92,13 +97,35 @@ def weights(
     return ops.xp.ascontiguousarray(totals.sum(axis=0).T).reshape(weight_shape)
 
 
+def weights_of_groups(
+    ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
+) -> Array | None:
+    images, slopes = ops.channels_last(x), ops.channels_last(dy)
+    c, group, *kernel = weight_shape
+    totals: Array = ops.xp.empty((prod(kernel), group, c // group, group), np.float32)
+    # The work is the images', not the small result's.
+    passes = -(-slopes.size * ops.passes(prod(kernel) * group) // totals.size)
+    key = images.shape, slopes.shape, window, group
+    if not ops.runs(_groups_plan, key, totals, images, slopes, passes=passes):
+        return None
+    return ops.xp.ascontiguousarray(totals.transpose(2, 3, 1, 0)).reshape(weight_shape)
+
+
 def _parts(samples: int) -> tuple[int, int]:
     """Return the number of parts, and the samples of a part."""
     each = -(-samples // _PARTS)
     return -(-samples // each), each
 
 
+Fits = Callable[[PlannedOps, Array, Shape, Shape, Window], bool]
+"""Whether functions serve images, the results' and the kernels' shape, and a window."""
+
+
 def _fits(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) -> bool:
+    return weight[1] == 1 and _is_served(ops, x, y, weight, window)
+
+
+def _is_served(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) -> bool:
     # oneDNN's kernels may store bfloat16.
     return (
         x.ndim == 4
@@ -110,37 +137,63 @@ def _fits(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) ->
 
 def _are_worth_compiling(y: Shape, weight: Shape, window: Window) -> bool:
     return (
-        weight[1] == 1
-        and weight[0] >= LANES
+        weight[0] >= LANES
         and window.kernel[1] <= _TAPS
-        and prod(y) * prod(window.kernel) >= _LEAST
+        and prod(y) * prod(window.kernel) * weight[1] >= _LEAST
         and has_compiler()
     )
 
 
-def _fits_forward(
-    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
-) -> bool:
-    rest = [] if bias is None else [bias]
-    made = (len(x), len(weight), *window._out_size(*x.shape[2:])) if x.ndim == 4 else ()
-    return _fits(ops, x, made, weight.shape, window) and ops.serves(1, weight, *rest)
-
-
-def _fits_data(ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window) -> bool:
+def _fit_groups(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) -> bool:
+    """Whether a function serves groups of several inputs and as many outputs."""
+    channels, group = weight[:2]
+    small = group in _WRITTEN and channels % LANES == 0
     return (
-        window.stride == (1, 1)
-        and _fits(ops, dy, x_shape, weight.shape, window)
-        and ops.serves(1, weight)
-        and all(
-            before <= reach for reach, (before, _) in zip(_reach(window), window.pads, strict=True)
-        )
+        window.groups > 1
+        and window.groups * group == channels == x.shape[1]
+        and (small or (group >= LANES and group % SUMS == 0))
+        and _is_served(ops, x, y, weight, window)
     )
 
 
-def _fits_weights(
-    ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
-) -> bool:
-    return _fits(ops, x, dy.shape, weight_shape, window) and ops.serves(1, dy)
+def _fit_copies(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Window) -> bool:
+    """Whether a function also has room for copies of a line."""
+    fits = _fit_groups(ops, x, y, weight, window)
+    return fits and _copied(window, weight[1], y[3])[0] > 0
+
+
+def _fits_forward(fits: Fits) -> Callable[..., bool]:
+    def served(
+        ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
+    ) -> bool:
+        rest = [] if bias is None else [bias]
+        made = (len(x), len(weight), *window._out_size(*x.shape[2:])) if x.ndim == 4 else ()
+        return fits(ops, x, made, weight.shape, window) and ops.serves(1, weight, *rest)
+
+    return served
+
+
+def _fits_data(fits: Fits) -> Callable[..., bool]:
+    def served(ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window) -> bool:
+        steps = zip(window.stride, window.dilation, strict=True)
+        return (
+            all(1 in pair for pair in steps)
+            and fits(ops, dy, x_shape, weight.shape, window)
+            and ops.serves(1, weight)
+            and all(
+                before <= reach
+                for reach, (before, _) in zip(_reach(window), window.pads, strict=True)
+            )
+        )
+
+    return served
+
+
+def _fits_weights(fits: Fits) -> Callable[..., bool]:
+    def served(ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window) -> bool:
+        return fits(ops, x, dy.shape, weight_shape, window) and ops.serves(1, dy)
+
+    return served
 
 
 def beats_direct(ops: PlannedOps, case: Case) -> bool:
@@ -151,7 +204,7 @@ def beats_direct(ops: PlannedOps, case: Case) -> bool:
     (n, channels, *size), window = case.x, case.window
     return (
         prod(window.kernel) > _DIRECT
-        and case.weight[0] == channels
+        and case.weight[:2] == (channels, 1)
         and not ops.narrow
         and _are_worth_compiling((n, channels, *window._out_size(*size)), case.weight, window)
     )
@@ -163,21 +216,102 @@ def _reach(window: Window) -> tuple[int, ...]:
     return tuple((size - 1) * spread for size, spread in pairs)
 
 
-def _numbers(images: Shape, outs: tuple[int, ...], window: Window) -> tuple[int, ...]:
+def _numbers(
+    images: Shape, outs: tuple[int, ...], window: Window, group: int = 1
+) -> tuple[int, ...]:
     _, *size, c = images
     before = [pad for pad, _ in window.pads]
     axes = size, outs, window.kernel, window.stride, before, window.dilation
-    return (c, *(number for axis in axes for number in axis))
+    return (c, group, *(number for axis in axes for number in axis))
 
 
-def _forward_plan(crew: Crew, images: Shape, window: Window, biased: bool) -> CompiledPlan:
+def _forward_plan(
+    crew: Crew, images: Shape, window: Window, biased: bool, group: int
+) -> CompiledPlan:
     """Operands: outputs, images, kernels and, if ``biased``, the bias."""
     outs = window._out_size(*images[1:3])
-    stages = shared(_numbers(images, outs, window), (images[0] * outs[0],), crew.threads)
-    reads = (1, 2, 3)[: 2 + biased]
-    plain = window.stride[1] == window.dilation[1] == 1
-    function = _convolution(images[3] >= 2 * LANES, window.kernel[1], plain, biased)
-    return CompiledPlan(crew, function, stages, reads, (0,))
+    whole = 0, window.kernel[1], 1, prod(outs), 0, outs[1], 1
+    numbers = *_numbers(images, outs, window, group), *whole
+    stages = shared(numbers, (images[0] * outs[0],), crew.threads)
+    function = _convolution(images[3], group, window, biased)
+    return CompiledPlan(crew, function, stages, reads=(1, 2, 3)[: 2 + biased], writes=(0,))
+
+
+class _Phase(NamedTuple):
+    """The pixels of an axis whose gradients have the same elements of the kernel.
+
+    They begin with ``start``, and those of the flipped kernel with ``first``.
+    """
+
+    start: int
+    pixels: int
+    first: int
+    taps: int
+    pad: int
+
+
+def _phases(window: Window, axis: int, size: int) -> list[_Phase]:
+    """Return one phase for each pixel of a stride."""
+    stride, (before, _) = window.stride[axis], window.pads[axis]
+    found = []
+    for rest in range(stride):
+        start = (rest - before) % stride
+        taps = len(range(rest, window.kernel[axis], stride))
+        # The first output that such a pixel is in, by the first element of the kernel.
+        output, last = (start + before - rest) // stride, max(taps - 1, 0)
+        first = window.kernel[axis] - 1 - rest - stride * last
+        pad = last * window.dilation[axis] - output
+        found.append(_Phase(start, len(range(start, size, stride)), first, taps, pad))
+    return found
+
+
+def _data_plan(
+    crew: Crew, slopes: Shape, images: Shape, window: Window, group: int
+) -> CompiledPlan:
+    """Operands: the images' gradient, the outputs' gradients, the flipped kernels."""
+    n, *_, c = slopes
+    _, height, width, _ = images
+    down, across = window.stride
+    stages: list[Sequence[tuple[int, ...]]] = []
+    for row, column in product(_phases(window, 0, height), _phases(window, 1, width)):
+        pads = (row.pad, 0), (column.pad, 0)
+        part = Window((row.taps, column.taps), (1, 1), pads, window.dilation)
+        counts, columns = (row.pixels, column.pixels), window.kernel[1]
+        taken = row.first * columns + column.first, down * columns, across
+        made = height * width, row.start * width + column.start, down * width, across
+        numbers = *_numbers(slopes, counts, part, group), *taken, *made
+        stages += shared(numbers, (n * row.pixels,), crew.threads)
+    plain = replace(window, stride=(1, 1))
+    if window.stride != (1, 1):
+        # The function for any number of columns.
+        plain = replace(window, kernel=(0, 0))
+    function = _convolution(c, group, plain, False)
+    return CompiledPlan(crew, function, stages, reads=(1, 2), writes=(0,))
+
+
+def _groups_plan(
+    crew: Crew, images: Shape, slopes: Shape, window: Window, group: int
+) -> CompiledPlan:
+    """Operands: the kernels' gradient, images, the outputs' gradients."""
+    n, height, width, c = slopes
+    lines, apart = _copied(window, group, width)
+    numbers = *_numbers(images, (height, width), window, group), n, min(lines, height), apart
+    stages = shared(numbers, (c // max(group, LANES),), crew.threads)
+    return CompiledPlan(crew, _group_gradient(_written(group)), stages, reads=(1, 2), writes=(0,))
+
+
+def _copied(window: Window, group: int, width: int) -> tuple[int, int]:
+    """Return the lines of outputs that are copied together, and the pixels of such a line."""
+    (down, across), (high, wide) = window.stride, window.extent
+    # A line has the pixels that all of its windows read.
+    apart = width + -(-max(wide - across, 0) // across)
+    lines = READ // (down * across * apart * -(-group // LANES)) - (high - 1) // down
+    return max(min(COPIED // apart, lines), 0), apart
+
+
+def _written(group: int) -> int:
+    """Return the group of a function; 0 if it takes any."""
+    return 0 if group >= LANES else group
 
 
 def _weights_plan(crew: Crew, images: Shape, slopes: Shape, window: Window) -> CompiledPlan:
@@ -189,12 +323,29 @@ def _weights_plan(crew: Crew, images: Shape, slopes: Shape, window: Window) -> C
     return CompiledPlan(crew, function, stages, reads=(1, 2), writes=(0,))
 
 
+def _convolution(channels: int, group: int, window: Window, biased: bool) -> CompiledFunction:
+    many = (channels if group < LANES else group) >= 2 * LANES
+    # The function for any group is one for any kernel.
+    taps = window.kernel[1] if group < LANES else 0
+    plain = taps > 0 and window.stride[1] == window.dilation[1] == 1
+    return _convolution_of(many, taps, plain, biased, _written(group))
+
+
 @cache
-def _convolution(many: bool, taps: int, plain: bool, biased: bool) -> CompiledFunction:
+def _convolution_of(
+    many: bool, taps: int, plain: bool, biased: bool, group: int
+) -> CompiledFunction:
     from singanet.ops.compiled import depthwise, engine
 
     vectors = 2 if many and engine.is_wide() else 1
-    return engine.known(depthwise.convolution, vectors, taps, plain, biased)
+    return engine.known(depthwise.convolution, vectors, taps, plain, biased, group)
+
+
+@cache
+def _group_gradient(group: int) -> CompiledFunction:
+    from singanet.ops.compiled import depthwise, engine
+
+    return engine.known(depthwise.gradient_of_groups, group)
 
 
 @cache
@@ -205,10 +356,14 @@ def _gradient(many: bool, taps: int) -> CompiledFunction:
     return engine.known(depthwise.gradient, 2 if many and wide else 1, taps)
 
 
-conv2d = in_order(Route("compiled", _forward, _fits_forward), last=conv.depthwise_conv2d)
+conv2d = in_order(Route("compiled", _forward, _fits_forward(_fits)), last=conv.depthwise_conv2d)
 conv2d_backward_data = in_order(
-    Route("compiled", _data, _fits_data), last=conv.depthwise_conv2d_backward_data
+    Route("compiled", _data, _fits_data(_fits)), last=conv.depthwise_conv2d_backward_data
 )
 conv2d_backward_weights = in_order(
-    Route("compiled", weights, _fits_weights), last=conv.depthwise_conv2d_backward_weights
+    Route("compiled", weights, _fits_weights(_fits)), last=conv.depthwise_conv2d_backward_weights
 )
+
+groups = Route("compiled groups", _forward, _fits_forward(_fit_groups))
+groups_data = Route("compiled groups", _data, _fits_data(_fit_groups))
+groups_weights = Route("compiled groups", weights_of_groups, _fits_weights(_fit_copies))
