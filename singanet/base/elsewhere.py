@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from singanet.base.garbage import no_collections
 from singanet.base.tracebacks import entry_point
 from singanet.base.words import aliases
 from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean
@@ -710,7 +711,8 @@ def names_when_asked(
         if not place:
             return missing(name)
         # If the place is the room itself, the name is a module.
-        module = import_module(f"{room}.{name}" if place == room else place)
+        with no_collections():
+            module = import_module(f"{room}.{name}" if place == room else place)
         found = module if place == room else getattr(module, own)
         # Cached, so that `__getattr__` is not called again.
         setattr(sys.modules[room], name, found)

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.garbage import no_collections
 from singanet.base.heap import large_arrays_apart
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way
@@ -34,7 +35,6 @@ from singanet.program.memory import (
 )
 from singanet.program.programs import programs_of
 from singanet.program.recompute import CannotKeepError, Recompute
-from singanet.program.trace.recorder import no_collections
 from singanet.training.batches import cut
 from singanet.training.options import MEASURES, USUAL
 

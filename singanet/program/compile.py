@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.garbage import no_collections
 from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
 from singanet.program.join_lanes import kernels_of, moved, with_lanes_joined
@@ -18,7 +19,7 @@ from singanet.program.lower_few import with_few_lowered
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
-from singanet.program.trace.recorder import Recorder, no_collections
+from singanet.program.trace.recorder import Recorder
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.garbage import no_collections
 from singanet.base.heap import large_arrays_apart, library_pages, once_bytes, trim
 from singanet.base.kinds import resident_bytes, union
 from singanet.engine.backward import ones, root_of
@@ -45,7 +46,7 @@ from singanet.program.programs import programs_of
 from singanet.program.recompute import MemoryTarget, Recompute
 from singanet.program.report import ProgramReport
 from singanet.program.trace.foreign_code import is_own
-from singanet.program.trace.recorder import Recorder, no_collections, rehearse
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.sparse_rows import NarrowParameters
 from singanet.types import Shape
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.garbage import no_collections
 from singanet.base.kinds import bytes_text
 from singanet.engine import feeds as checks
 from singanet.engine.step import measure_of
@@ -23,7 +24,7 @@ from singanet.program.recompute import Recompute
 from singanet.program.replay.replay import Replay, run_all
 from singanet.program.replay.shared_arena import shapes_of_feed, shapes_of_targets
 from singanet.program.report import ProgramReport
-from singanet.program.trace.recorder import Recorder, no_collections, rehearse
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array
 
 if TYPE_CHECKING:

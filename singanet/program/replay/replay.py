@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.garbage import no_collections
 from singanet.base.heap import trim
 from singanet.base.processes import had_ended, interrupted_after
 from singanet.base.tracebacks import users_level
@@ -37,7 +38,7 @@ from singanet.program.loads import ArrayStore, LoadRun
 from singanet.program.lower_sweeps import Ready, chained
 from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
-from singanet.program.trace.recorder import Recorder, no_collections, rehearse
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.rules import refresh
 from singanet.program.trace.stages import StageLoss
 from singanet.types import Array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.garbage import no_collections
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
@@ -32,7 +32,6 @@ from singanet.program.ir import (
     output_slots,
     zeros_in,
 )
-from singanet.program.on_device.device_lowering import OnDevice
 from singanet.program.trace.abstract import hollow
 from singanet.program.trace.caches import ReplayCaches
 from singanet.program.trace.foreign_code import expect_unpatched
@@ -77,6 +76,8 @@ class Recorder:
         xp = net.device.ops.xp
         self._arrays: type = xp.ndarray
         if xp is not np:
+            from singanet.program.on_device.device_lowering import OnDevice
+
             self.tape.lowering = OnDevice(xp, self.tape.tokens, self.tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
@@ -468,37 +469,6 @@ def rehearse(
         with small_pages(), recorder.held.standing_in():
             record(recorder)
     return recorder
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """A block without garbage collection, which would take a third of the time for nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if not _somebody_freezes():
-                # Move the new objects to the old generation: a young collection would visit all of
-                # them.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
-_FOUND_FROZEN: list[bool] = []
-"""Not empty after frozen objects were found."""
-
-
-def _somebody_freezes() -> bool:
-    """Whether the caller has frozen objects, which must stay frozen.
-
-    Counting visits all of them, so it stops after the first success.
-    """
-    if not _FOUND_FROZEN and gc.get_freeze_count():
-        _FOUND_FROZEN.append(True)
-    return bool(_FOUND_FROZEN)
 
 
 def _nothing() -> None:
