@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from html import escape
 
 
 class Shown(str):
@@ -47,6 +46,8 @@ def html_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], names: int | Collection[str] = 1
 ) -> str:
     """Return the table of `text_table` as HTML; all text is escaped."""
+    from html import escape
+
     left = head[:names] if isinstance(names, int) else names
 
     def line(tag: str, cells: Sequence[str]) -> str:

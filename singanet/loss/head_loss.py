@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,12 +24,14 @@ from singanet.errors import (
 from singanet.layers.context import Context
 from singanet.layers.dense import Dense, as_rows
 from singanet.layers.layer import Layer
-from singanet.layers.rnn import TimeDistributed
 from singanet.loss.classification import SoftmaxCrossEntropy
 from singanet.loss.loss import Loss, class_labels, counted, reciprocal, spread
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import widened
 from singanet.types import Array, GivenShapes, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from singanet.layers.rnn import TimeDistributed
 
 
 class RowMetric(Protocol):
@@ -348,8 +350,11 @@ def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def dense_of(layer: Any) -> Dense | None:
     """Return the `Dense` without adapters that is ``layer`` or inside `TimeDistributed`, if any."""
-    while type(layer) is TimeDistributed:
-        layer = layer.layer
+    if type(layer) is not Dense:
+        from singanet.layers.rnn import TimeDistributed
+
+        while type(layer) is TimeDistributed:
+            layer = layer.layer
     return layer if type(layer) is Dense and not layer.adapters else None
 
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from singanet.base import terms
 from singanet.base.heap import LentMemory, large_arrays_apart
-from singanet.checkpoint.gguf_blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
 from singanet.ops import array_module, transfers
@@ -480,6 +479,8 @@ def block_weights(
     ``moments`` of the inputs, (inputs, inputs), are used for blocks of 4 bits. If they are not all
     finite, only the weights count.
     """
+    from singanet.checkpoint.gguf_blocks import ENCODERS
+
     by_output = values if transposed else values.T
     outputs, inputs = by_output.shape
     matrix = BlockMatrix(inputs, outputs, kind)

@@ -19,7 +19,6 @@ from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.errors import brief, did_you_mean, one_of
 from singanet.layers.convolution import Convolution
-from singanet.layers.counting import multiply_adds
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
@@ -305,6 +304,8 @@ def advice(net: Net) -> str:
 
 def _convolutions(net: Net) -> int:
     """Return the known multiply-adds of convolutions for a sample."""
+    from singanet.layers.counting import multiply_adds
+
     found = 0
     for node in net.nodes():
         layer = node.layer

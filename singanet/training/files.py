@@ -16,9 +16,7 @@ import numpy as np
 from singanet.base.arguments import Budget, is_int, read_json
 from singanet.base.files import expect_inside, path_of
 from singanet.base.tracebacks import users_level
-from singanet.checkpoint import FORMATS, open_state
-from singanet.checkpoint.formats import Writing
-from singanet.checkpoint.sharded import is_shard
+from singanet.checkpoint.formats import FORMATS, Writing, open_state
 from singanet.errors import (
     CheckpointError,
     FileAccessError,
@@ -106,6 +104,8 @@ def furthest(folder: Path) -> Path:
 
 def _by_steps(folder: Path) -> list[Path]:
     """Return the training checkpoints in ``folder``, most steps first."""
+    from singanet.checkpoint.sharded import is_shard
+
     suffixes = {suffix for format in FORMATS.values() for suffix in format.suffixes}
     found: dict[Path, int] = {}
     for path in sorted(folder.iterdir(), reverse=True):

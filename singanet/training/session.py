@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from singanet.base.elsewhere import is_library
-from singanet.checkpoint import FORMATS
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.checkpoint.formats import OneFile, Writing
+from singanet.checkpoint.formats import FORMATS, OneFile, Writing
 from singanet.engine.net import Net
 from singanet.errors import CallOrderError
 from singanet.optimizer import Accumulator, Optimizer, Wrapper

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import prod
 
@@ -48,6 +47,8 @@ _FURTHEST = 16.0
 
 def measured(library: Library) -> Speeds:
     """Return the measured speeds, in half a second or so; the built-in ones if implausible."""
+    from concurrent.futures import ThreadPoolExecutor
+
     # A thread of its own, since OpenMP has a thread count for each.
     with once_in_a_process():
         with large_arrays_apart(), ThreadPoolExecutor(1) as executor:

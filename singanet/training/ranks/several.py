@@ -17,7 +17,6 @@ import numpy as np
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import OneFile, Writing
-from singanet.checkpoint.sharded import RanksFile
 from singanet.engine.model import Placed, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.errors import RankError, SingaNetError
@@ -399,6 +398,8 @@ class FitRanks(ProcessGroup):
         return [*(each for each in whole if each.name not in cut), *found]
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        from singanet.checkpoint.sharded import RanksFile
+
         return [RanksFile(path, own, self.comm, first_rows)]
 
     def _collected(
