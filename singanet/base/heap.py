@@ -12,7 +12,7 @@ from ctypes import addressof, c_char
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -179,6 +179,13 @@ def lasting(shape: Shape, dtype: Any) -> Array:
         start = _filled
         _filled += -(-nbytes // 64) * 64
     return np.frombuffer(block, kind, prod(shape), start).reshape(shape)
+
+
+def mapped(stream: BinaryIO, nbytes: int) -> memoryview:
+    """Return the first ``nbytes`` of an open file, read-only, without a copy in memory."""
+    return memoryview(
+        mmap.mmap(stream.fileno(), nbytes, access=mmap.ACCESS_READ) if nbytes else b""
+    )
 
 
 class LentMemory:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from singanet.base.arguments import Budget, own_errors
+from singanet.base.heap import small_pages
 from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
@@ -297,7 +298,10 @@ def build(
     own = {id(param) for param in _params(net)}
     for param, array in sheet.fills:
         if id(param) in own:
-            param.retype(net.device.put(np.array(array, net.dtype, order="C")))
+            with small_pages():
+                # A large page takes a virtual machine long to make.
+                made = np.array(array, net.dtype, order="C")
+            param.retype(net.device.put(made))
     for layer in sheet.frozen:
         layer.trainable = False
     for fixed in sheet.fixed:

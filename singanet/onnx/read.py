@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from singanet import layers
 from singanet.base.arguments import Budget, checked_shape, own_errors
 from singanet.base.files import path_of
-from singanet.base.heap import LARGE
+from singanet.base.heap import LARGE, mapped
 from singanet.base.kinds import ONNX, kind_of_stream
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
@@ -84,7 +84,7 @@ def _typed(tensor: Any, stored: np.dtype[Any], count: int, place: str, half: boo
     return np.fromiter(values, stored.newbyteorder("="), count)
 
 
-def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget) -> bytes:
+def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget) -> Buffer:
     """Return the bytes of an external array, whose file must be in the model's folder."""
     about = {entry.key: entry.value for entry in tensor.external_data}
     location = about.get("location", "")
@@ -124,8 +124,7 @@ def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget)
         # Bytes that exist on disk are granted: whoever wrote the file paid for them.
         budget.grant(nbytes)
         budget.spend(nbytes)
-        stream.seek(start)
-        return stream.read(nbytes)
+        return mapped(stream, start + nbytes)[start:]
 
 
 def _wrong(place: str, expected: str, received: str) -> FileFormatError:
@@ -188,8 +187,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
         size = os.fstat(stream.fileno()).st_size
         if size > _LARGEST:
             raise broken(where, f"at most {_LARGEST} bytes", f"{size}")
-        # No array: NumPy asks for large pages, which take long to make for memory of a moment.
-        data = memoryview(stream.read())
+        data = mapped(stream, size)
     budget = Budget(max(len(data), (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
     try:
         if not data:
