@@ -32,7 +32,7 @@ from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.layout import ALIGNMENT
 from singanet.program.lower_sweeps import Ready, chained
-from singanet.program.on_device.device_lowering import OnDevice
+from singanet.program.lowering import ON_HOST
 from singanet.program.prediction.constant import (
     Constants,
     array_of,
@@ -80,17 +80,21 @@ class ConstantNet:
         self.rng = copy.deepcopy(net.rng)
         self.intake = net.intake.copy()
         given = net._execution_plan() if norms is None else net.planned()
-        with small_pages():
-            # Copies of a moment: programs have most constants in other orders.
-            plan, self.loss = _copied(given, net.loss, device.ops.host)
+        plan, self.loss = _copied(given, net.loss, device.ops.host)
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
             # A kernel for several layers would hide a NaN in a parameter.
             norms = {} if _constants(plan).contain_nan() else foldable(plan)
         self.norms = dict(norms)
-        self.loose = fold_norms(plan, self.norms)
+        with small_pages():
+            # Copies of a moment: programs have most constants in other orders.
+            self.loose = fold_norms(plan, self.norms)
+            self.constants = _constants(self.loose)
+            lent = {id(each) for each in _constants(plan).all}
+            for each in self.constants.all:
+                if id(each) in lent:
+                    array_of(each).own()
         self._plan: Plan | None = None
-        self.constants = _constants(self.loose)
         self.version = 0
 
     def _execution_plan(self) -> Plan:
@@ -118,8 +122,9 @@ class ConstantNet:
     def record(self, recorder: Recorder, feed: Mapping[str, Any]) -> None:
         """Record a prediction; results of constants alone are computed now."""
         ops = recorder.tape.ops
-        if isinstance(recorder.tape.lowering, OnDevice):
-            recorder.tape.lowering.constants = self.there
+        lowering: Any = recorder.tape.lowering
+        if lowering is not ON_HOST:
+            lowering.constants = self.there
         ops.prepared = self._prepared()
         recorder.evaluation(feed, lambda given, outputs: self._finished(ops, given, outputs))
         recorder.tape.make_constants = partial(make_constants, constants=self.constants)
@@ -164,14 +169,17 @@ def _constants(plan: Plan) -> Constants:
 def _copied(
     plan: Plan, loss: Loss | None, host: Callable[[Array], Array]
 ) -> tuple[Plan, Loss | None]:
-    """Plan and loss with layers of their own and constants, on the host, for parameters."""
+    """Plan and loss with layers of their own, and constants, on the host, for parameters.
+
+    The constants refer to the arrays of the parameters.
+    """
     memo: dict[int, Any] = {}
     made: dict[int, Param] = {}
     for step in plan.steps:
         for param in step.layer.params.values():
             key = id(param.root)
             if key not in made:
-                array = np.array(host(param.peek())) if param.filled else None
+                array = host(param.peek()).view() if param.filled else None
                 made[key] = constant(param.name, param.shape, array)
             memo[id(param)], memo[key] = made[key], made[key].root
     layers = []

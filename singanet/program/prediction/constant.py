@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
@@ -202,8 +203,16 @@ class ConstantArray(ParamStorage):
     def has_nan(self) -> bool:
         """Whether an element is NaN."""
         if self._has_nan is None:
-            self._has_nan = bool(np.isnan(self.lend()).any())
+            # The least element is NaN if one is.
+            array = self.lend()
+            self._has_nan = bool(array.size and np.isnan(array.min()))
         return self._has_nan
+
+    def own(self) -> None:
+        """Copy the array, which may be another's."""
+        if self.array is not None:
+            self.array = self.array.copy()
+            self.array.flags.writeable = False
 
     def lend(self) -> Array:
         """The array, restored from a program's order if necessary."""
@@ -491,27 +500,39 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     """
     given = _tokens(tape, constants)
     calls = _of_constants(tape, given)
-    made = _ConstantMemory(tape)
-    for call in calls:
-        made.run(call)
-    writers = _writers(calls)
     done = {id(call) for call in calls}
     tape.calls = [call for call in tape.calls if id(call) not in done]
     read = {ref for call in tape.calls for ref in refs_of(call)}
+    made = _ConstantMemory(tape)
+    with small_pages():
+        for call in calls:
+            made.run(call)
+    writers = _writers(calls)
+    trial = _Trial(tape, max((tape.tokens[token].nbytes for token in writers), default=0))
     for token in {ref.token for ref in read if made.has(ref.token)}:
         made.memory[token] = constants.shared(made.memory[token])
-        _find_order(tape, calls, writers, token, given, made, constants.orders)
+        with small_pages():
+            _find_order(tape, calls, writers, token, given, made, constants.orders, trial)
         tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
     # Arrays that only those calls have read are dropped.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
     tape.outside |= {ref: made.array(ref) for ref in read if made.has(ref.token)}
 
 
-class _ConstantMemory:
-    """The memory that constant calls write; ``given`` replaces memory from outside."""
+def _zeros(nbytes: int) -> Array:
+    return np.zeros(nbytes, np.uint8)
 
-    def __init__(self, tape: Tape, given: Mapping[int, Array] | None = None) -> None:
-        self._tape = tape
+
+class _ConstantMemory:
+    """The memory that constant calls write, which ``zeros`` makes; ``given`` replaces others'."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        given: Mapping[int, Array] | None = None,
+        zeros: Callable[[int], Array] = _zeros,
+    ) -> None:
+        self._tape, self._zeros = tape, zeros
         self._given = given or {}
         self.memory: dict[int, Array] = {}
 
@@ -531,16 +552,46 @@ class _ConstantMemory:
         if found is not None:
             return found
         if ref.token not in self.memory:
-            self.memory[ref.token] = _aligned(self._tape.tokens[ref.token].nbytes)
+            # Zeros, since calls may not write the padding.
+            nbytes = self._tape.tokens[ref.token].nbytes
+            self.memory[ref.token] = _aligned(self._zeros(nbytes + ALIGNMENT), nbytes)
         return ref.array(self.memory[ref.token])
 
 
-def _aligned(nbytes: int) -> Array:
-    # Zeros, since calls may not write the padding.
-    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+def _aligned(raw: Array, nbytes: int) -> Array:
     start = -address(raw) % ALIGNMENT
     # An array of the aligned part, which weak references can refer to.
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
+
+
+class _Trial:
+    """Constant calls on `numbered` elements, in memory of ``most`` bytes that is used again."""
+
+    def __init__(self, tape: Tape, most: int) -> None:
+        self._tape, self._most = tape, most
+
+    @cached_property
+    def _memory(self) -> Array:
+        return np.empty(self._most + ALIGNMENT, np.uint8)
+
+    @cached_property
+    def _numbers(self) -> Array:
+        return numbered(self._most // _FLOAT)
+
+    def result(self, calls: Sequence[Call], source: int, size: int, token: int) -> Array:
+        """The memory of ``token`` after ``calls``, with ``size`` numbers in place of ``source``."""
+        spare = [self._memory]
+
+        def zeros(nbytes: int) -> Array:
+            part = spare.pop()[:nbytes] if spare else np.empty(nbytes, np.uint8)
+            part.fill(0)
+            return part
+
+        given = {source: self._numbers[: size * _FLOAT]}
+        other = _ConstantMemory(self._tape, given, zeros)
+        for call in calls:
+            other.run(call)
+        return other.memory[token]
 
 
 def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantArray]:
@@ -570,6 +621,7 @@ def _find_order(
     given: Mapping[int, ConstantArray],
     made: _ConstantMemory,
     orders: dict[tuple[Any, int], LoopNest | None],
+    trial: _Trial,
 ) -> None:
     """Note the order of a constant whose numbers alone are in ``token``, if there is one.
 
@@ -594,11 +646,7 @@ def _find_order(
     if known:
         order = orders[key]
     else:
-        with small_pages():
-            other = _ConstantMemory(tape, {source: numbered(size)})
-            for call in mine:
-                other.run(call)
-        order = order_of(other.memory[token], size)
+        order = order_of(trial.result(mine, source, size, token), size)
     found = order is not None and constant.found(made.memory[token], order, sample=known)
     if alike and not known:
         orders[key] = order if found else None
