@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
 _FEW = 4
-"""Rows up to which integers are widened in registers, and that are multiplied as bytes together."""
+"""Rows that are multiplied as bytes together, and of which sums stay in wide registers."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""
 _ADDS_A_BYTE = 8
@@ -44,8 +44,8 @@ def _fits(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -
     few = len(x) <= ROWS and not held.transposed and not isinstance(held, HalvesMatrix)
     if not (few and _fits_any(ops, x, held)):
         return False
-    # Words are widened at no cost in each team of rows; with wide registers oneDNN has products.
-    return len(x) <= _FEW or (_multiplies_bytes() if isinstance(held, BlockMatrix) else not _wide())
+    # With wide registers more rows are multiplied by oneDNN, or by a block that is widened once.
+    return len(x) <= _FEW or not _wide() or (isinstance(held, BlockMatrix) and _multiplies_bytes())
 
 
 def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
@@ -87,7 +87,7 @@ def _multiply(
 
 
 def _are_fours(x: Array, held: NarrowMatrix) -> bool:
-    return len(x) > _FEW and isinstance(held, BlockMatrix)
+    return len(x) > _FEW and isinstance(held, BlockMatrix) and _multiplies_bytes()
 
 
 def _fours(x: Array) -> list[slice]:

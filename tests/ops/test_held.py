@@ -324,7 +324,6 @@ def test_rows_have_the_same_products_beside_others(wide, kind, count, outputs, r
         made_of = engine.compiled
         patch.setattr(compiled, "_wide", lambda: False)
         patch.setattr(compiled, "_multiplies_bytes", lambda: False)
-        patch.setattr(compiled, "_FEW", ROWS)
         patch.setattr(compiled, "_words", lambda: known(made_of, panels.words_product, wide))
         whole = lambda kind: known(made_of, panels.blocks_product, kind, wide, False)  # noqa: E731
         patch.setattr(compiled, "_wholes", whole)
@@ -347,8 +346,8 @@ def known(made_of, write, *case):
 def test_the_limits_of_few_rows(monkeypatch):
     fits = partial(compiled.few_rows.fits, numpy_ops)
     for wide, dots, kind, most in (
-        (True, False, "bfloat16", 4), (False, False, "bfloat16", ROWS), (False, False, "Q8_0", 4),
-        (True, True, "Q4_1", ROWS),
+        (True, False, "bfloat16", 4), (False, False, "bfloat16", ROWS), (True, False, "Q8_0", 4),
+        (False, False, "Q8_0", ROWS), (True, True, "Q4_1", ROWS),
     ):  # fmt: skip
         monkeypatch.setattr(compiled, "_wide", lambda wide=wide: wide)
         monkeypatch.setattr(compiled, "_multiplies_bytes", lambda dots=dots: dots)

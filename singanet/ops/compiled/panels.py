@@ -178,6 +178,8 @@ class _WholeProduct(_Product):
     """Sums of rows times integers, as floats."""
 
     def __init__(self, kind: str, wide: bool, converts: bool) -> None:
+        # The codes of a panel; those of the next one follow.
+        self._size = _STEPS * _STEP * (2 if kind == "Q8_0" else 1)
         self._wide, self.unit = wide, _UNITS[kind]
         super().__init__(f"{kind}_sums_{wide}_{converts}", kind, converts)
 
@@ -192,7 +194,11 @@ class _WholeProduct(_Product):
                 with code.each(0, _STEPS, kept=sums) as step:
                     at = code.sum(self._codes_at(block), code.times(step, _STEP))
                     at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
-                    code.fetch(self.codes, at, _BLOCK_VECTOR * len(vectors))
+                    size = _BLOCK_VECTOR * len(vectors)
+                    if len(some) < _TEAM:
+                        code.fetch(self.codes, at, size)
+                    else:
+                        code.bring(self.codes, code.sum(at, self._size), size)
                     words = [
                         code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v)) for v in vectors
                     ]
