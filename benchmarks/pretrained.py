@@ -137,7 +137,7 @@ def load_ours(folder: str, saving: str) -> Any:
     from singanet import pretrained
     from singanet.optimizer import SGD
 
-    x, y = batch(64)
+    x, y = batch(256)
     warm = pretrained.build(config("small") | {"vocab_size": WORDS // 64})
     warm.step(x % (WORDS // 64), y % (WORDS // 64), SGD(lr=0.0))  # libraries are loaded
     del warm

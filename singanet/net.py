@@ -10,6 +10,7 @@ from singanet.base.described import checked_call, made_of
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.tracebacks import entry_point
 from singanet.engine.net import Net
+from singanet.errors import ArgumentError, brief
 from singanet.program.programs import Programs, programs_of
 from singanet.training.options import USUAL, FitOptions
 
@@ -826,13 +827,21 @@ class FeedForwardNet(Net):
             logits: A function of the ids (T,) of a text, prompt included, and the scores (C,) of
                 its next id; it returns changed scores.
             guide: A regular expression, or a dict with a JSON schema, that the new text matches;
-                its end is the tokenizer's end id. It needs the extra ``guide``.
+                the row ends there, with the tokenizer's end id. It needs the extra ``guide``.
             tokenizer: The `Tokenizer` of texts and ``guide``; None for the tokenizer of the folder
                 from which the net was loaded.
             inputs: Dict by name of the further inputs (N, ...), a row for each prompt.
         """
+        from singanet.data import Tokenizer
         from singanet.decoding import BeamSearch, Processors, Sampling, generate
 
+        if not isinstance(tokenizer, (Tokenizer, type(None))):
+            raise ArgumentError(
+                "net.generate, argument tokenizer",
+                expected="a Tokenizer of singanet, or None",
+                received=brief(tokenizer)[:80],
+                advice="pass tokenizer=singanet.pretrained.tokenizer(folder)",
+            )
         words = self._tokenizer if tokenizer is None else tokenizer
         changes = repetition_penalty, no_repeat_ngram_size, bad_words, logits, guide
         made = generate(
@@ -845,7 +854,7 @@ class FeedForwardNet(Net):
             max_length,
             draft=draft,
             prefix=prefix,
-            processors=Processors._of(*changes, tokenizer=words, forced=self._forced(length)),
+            processors=Processors._of(*changes, tokenizer=words, **self._places(length)),
             beams=BeamSearch._of(num_beams, length_penalty),
             tokenizer=words,
             inputs=inputs,
@@ -853,12 +862,12 @@ class FeedForwardNet(Net):
         )
         return [each.ids for each in made]
 
-    def _encoder(self) -> tuple[str, int] | None:
-        """Return the input of an encoder that reads prompts, and the id that starts a text."""
+    def _encoder(self) -> tuple[str, int, str | None] | None:
+        """Return the input of an encoder that reads prompts, the id of a start, and the mask."""
         return None
 
-    def _forced(self, length: int) -> Mapping[int, Sequence[int]]:
-        """Return the ids that `generate` has to write, by their places among ``length`` new ids."""
+    def _places(self, length: int) -> dict[str, Mapping[int, Sequence[int]]]:
+        """Return the "forced" and "excluded" ids of `generate` by place among ``length`` ids."""
         return {}
 
     def _tokenizer(self) -> Tokenizer | None:

@@ -11,6 +11,7 @@ from singanet.base.arguments import checked_count, checked_number
 from singanet.decoding.decoder import Decoder
 from singanet.decoding.prefix_cache import PrefixCache
 from singanet.decoding.processors import Processors, Stops
+from singanet.errors import ArgumentError
 from singanet.types import Array
 
 
@@ -41,8 +42,19 @@ class BeamSearch(NamedTuple):
     def _of(cls, num_beams: int, length_penalty: float) -> BeamSearch:
         """Return the checked settings; one beam is a search as well."""
         where, usual = "net.generate, argument length_penalty", "1.0 divides by the length"
-        power = checked_number(where, length_penalty, "a number", lambda _: True, usual)
-        return cls(checked_count("net.generate", "num_beams", num_beams, 1), power)
+        # Scores to a larger power are beyond the range of floats.
+        power = checked_number(
+            where, length_penalty, "a number from -20 to 20", lambda p: abs(p) <= 20, usual
+        )
+        count = checked_count("net.generate", "num_beams", num_beams, 1)
+        if count == 1 and power != 1.0:
+            raise ArgumentError(
+                where,
+                expected="a beam search, num_beams=2 or more, whose scores it divides",
+                received=f"{power} and one beam",
+                advice="pass num_beams=4, or leave length_penalty out",
+            )
+        return cls(count, power)
 
     def search(
         self,

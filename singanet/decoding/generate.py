@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from singanet.decoding.prefix_cache import PrefixCache, Scored
 from singanet.decoding.processors import Processors, Stops, Words
 from singanet.decoding.sampling import Sampling
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
 
@@ -193,7 +193,7 @@ def generate(
     beams: BeamSearch | None = None,
     tokenizer: Words = None,
     inputs: Mapping[str, Any] | None = None,
-    encoder: tuple[str, int] | None = None,
+    encoder: tuple[str, int, str | None] | None = None,
 ) -> list[Generated]:
     """Generate text as `FeedForwardNet.generate`; return ids and their log-probabilities.
 
@@ -212,18 +212,25 @@ def generate(
         beams: A `BeamSearch` in place of draws; None, or a search of one beam, for draws.
         tokenizer: The `Tokenizer` of the texts in ``stop``, or a function that returns it.
         inputs: Dict of further inputs (N, ...) by name; None for none.
-        encoder: The name of the input of an encoder, which reads the prompts, and the id that
-            starts each text; None for a net that continues its prompts.
+        encoder: The name of the input of an encoder, which reads the prompts, the id that starts
+            each text, and the name of the input that masks prompts, or None; None for a net that
+            continues its prompts.
     """
     checked_count("net.generate", "length", length, 1)
+    _expect_kind("prefix", prefix, Decoder, "decoder = net.decoder(); decoder.read([ids])")
+    _expect_kind("draft", draft, (Net, DraftModel), "load the smaller model, and pass its net")
+    _expect_kind("inputs", inputs, Mapping, "pass inputs={name: array}")
     rows, stops = _checked(prompts), Stops(stop, tokenizer)
     small = DraftModel(draft) if isinstance(draft, Net) else draft
     changes = Processors() if processors is None else processors
+    if changes.guide is not None:
+        stops.runs.append([changes.guide.end])
     if beams is not None and beams.num_beams == 1:
         beams = None
     if beams is not None:
         _expect_no_draws(sampling, small)
-    rng = np.random.default_rng(next_seed() if seed is None else seed)
+    seed = next_seed() if seed is None else checked_count("net.generate", "seed", seed, 0)
+    rng = np.random.default_rng(seed)
 
     def written(rows: Sequence[Array], decoder: Decoder) -> list[Generated]:
         if beams is not None:
@@ -246,9 +253,10 @@ def generate(
         most = next(each for each in (max_length, net.most_steps, length) if each is not None)
         return _of_encoder(net, rows, fixed, most, encoder, written)
     if prefix is None:
+        _expect_one_sequence(net, fixed)
         prefix = Decoder(net, max_length, fixed, spare)
     else:
-        _expect_prefix(net, prefix, max(map(len, rows)) + length - 1, max_length)
+        _expect_prefix(net, prefix, max(map(len, rows)) + length - 1, max_length, fixed)
     return written(rows, prefix)
 
 
@@ -257,18 +265,21 @@ def _of_encoder(
     prompts: Sequence[Array],
     fixed: Mapping[str, Array],
     max_length: int,
-    encoder: tuple[str, int],
+    encoder: tuple[str, int, str | None],
     written: Callable[[Sequence[Array], Decoder], list[Generated]],
 ) -> list[Generated]:
     """Return the texts after ``prompts``, which the encoder reads in groups of one length."""
-    name, start = encoder
+    name, start, mask = encoder
     groups: dict[int, list[int]] = {}
     for n, prompt in enumerate(prompts):
         groups.setdefault(len(prompt), []).append(n)
     found: dict[int, Generated] = {}
     for places in groups.values():
         given = {name: np.stack([prompts[n] for n in places])}
+        if mask is not None:
+            given[mask] = np.ones_like(given[name])
         given |= {key: value[places] for key, value in fixed.items()}
+        _expect_one_sequence(net, given)
         texts = written([np.array([start])] * len(places), Decoder(net, max_length, given))
         found.update(zip(places, texts, strict=True))
     return [found[n] for n in range(len(prompts))]
@@ -309,6 +320,32 @@ def _rows_of(inputs: Mapping[str, Any] | None, rows: int) -> dict[str, Array]:
     return found
 
 
+def _expect_kind(name: str, given: Any, kind: Any, advice: str) -> None:
+    """Errors: `ArgumentError` unless the argument ``name`` is None or of the ``kind``."""
+    if given is not None and not isinstance(given, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise ArgumentError(
+            f"net.generate, argument {name}",
+            expected=f"a {' or '.join(each.__name__ for each in kinds)}, or None",
+            received=brief(given)[:80],
+            advice=advice,
+        )
+
+
+def _expect_one_sequence(net: Net, given: Mapping[str, Any]) -> None:
+    """Errors: `ArgumentError` unless ``given`` are all inputs of the net but one."""
+    names = [*net._execution_plan().inputs]
+    missing = [name for name in names if name not in given]
+    if len(missing) != 1 or len(names) != len(given) + 1:
+        raise ArgumentError(
+            "net.generate, argument inputs",
+            expected=f"arrays for all but one of the net's inputs {one_of(names)}",
+            received=one_of([*given]) or "none",
+            advice="pass inputs={name: array}, with a row for each prompt; for a net of fewer"
+            " inputs pretrained.load(folder, inputs=[...])",
+        )
+
+
 def _expect_no_draws(sampling: Sampling, draft: DraftModel | None) -> None:
     """Errors: `ArgumentError` for settings of draws or a draft beside a beam search."""
     draws = sampling.top_k, sampling.top_p, sampling.min_p
@@ -321,8 +358,17 @@ def _expect_no_draws(sampling: Sampling, draft: DraftModel | None) -> None:
         )
 
 
-def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None) -> None:
+def _expect_prefix(
+    net: Net, prefix: Decoder, steps: int, max_length: int | None, fixed: Mapping[str, Array]
+) -> None:
     """Errors: `ArgumentError` for a prefix of another net or without room for ``steps``."""
+    if fixed:
+        raise ArgumentError(
+            "net.generate, argument inputs",
+            expected="no further inputs beside a prefix, whose decoder has them",
+            received=one_of([*fixed]),
+            advice="prefix = net.decoder(fixed={name: array})",
+        )
     if prefix.net is not net or prefix.samples != 1 or max_length is not None:
         raise ArgumentError(
             "net.generate, argument prefix",
@@ -342,7 +388,8 @@ def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None
 
 def _checked(prompts: Any) -> list[Array]:
     """Return the prompts as integer arrays of at least one token each."""
-    rows = [np.asarray(prompt) for prompt in prompts]
+    several = isinstance(prompts, Iterable) and getattr(prompts, "ndim", 1) > 0
+    rows = [np.asarray(prompt) for prompt in prompts] if several else []
     if not rows or any(row.ndim != 1 or not row.size or row.dtype.kind not in "iu" for row in rows):
         raise DataError(
             "net.generate, argument prompts",
@@ -354,6 +401,8 @@ def _checked(prompts: Any) -> list[Array]:
 
 
 def _prompt_advice(prompts: Any) -> str:
+    if isinstance(prompts, Mapping) and "input_ids" in prompts:
+        return "pass the ids alone, prompts['input_ids']; those of several prompts as a list"
     if are_messages(prompts):
         return MESSAGES
     if are_texts(prompts):

@@ -54,6 +54,12 @@ class Guide:
             raise self._refused(pattern, wrong)
         self._matchers: dict[tuple[int, ...], Any] = {}
 
+    @property
+    def end(self) -> int:
+        """The id that ends a text."""
+        end: int = self._tokenizer.eos_id
+        return end
+
     def allowed(self, ids: Sequence[int], words: int) -> Array:
         """Return which of ``words`` tokens may follow the new ``ids``, (words,) bool."""
         arrays = _llguidance().numpy
@@ -76,8 +82,8 @@ class Guide:
             if matcher.is_error():
                 raise ArgumentError(
                     "net.generate, argument guide",
-                    expected="a tokenizer that can write the guide's texts",
-                    received=matcher.get_error()[:160],
+                    expected="a tokenizer that can write the guide's texts, if there are any",
+                    received=matcher.get_error().partition("<state>")[0].strip()[:160],
                     advice="a token for each byte is enough, as byte-level tokenizers have",
                 )
             old = [known for known in self._matchers if len(known) < len(ids) - 1]
@@ -106,7 +112,7 @@ class Guide:
         return ArgumentError(
             "net.generate, argument guide",
             expected="a regular expression (str) or a JSON schema (dict)",
-            received=f"{brief(pattern)[:80]}" + f": {why}"[:200] * bool(why),
+            received=f"{brief(pattern)[:80]}" + f": {' '.join(why.split())}"[:200] * bool(why),
             advice="try the expression in llguidance, whose form it has",
         )
 

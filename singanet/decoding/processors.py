@@ -35,6 +35,7 @@ class Processors:
         no_repeat_ngram_size: Positive int: no run of this many ids occurs twice. None for any.
         bad_words: Runs of ids that are not written.
         forced: Dict from the number of a new id, from 0, to the ids that are written there.
+        excluded: Dict from the number of a new id, from 0, to the ids that are not written there.
         logits: A function of the text's ids (T,) and the scores (C,) that returns changed scores.
         guide: A `Guide`, or None.
     """
@@ -45,6 +46,7 @@ class Processors:
     logits: ScoreFunction | None = None
     guide: Guide | None = None
     forced: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    excluded: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checked_number(
@@ -56,6 +58,13 @@ class Processors:
         )
         if self.no_repeat_ngram_size is not None:
             checked_count("net.generate", "no_repeat_ngram_size", self.no_repeat_ngram_size, 1)
+        if self.logits is not None and not callable(self.logits):
+            raise ArgumentError(
+                "net.generate, argument logits",
+                expected="a function of ids and scores",
+                received=brief(self.logits)[:80],
+                advice="pass one function, which may call several",
+            )
 
     @classmethod
     def _of(
@@ -68,6 +77,7 @@ class Processors:
         *,
         tokenizer: Words,
         forced: Mapping[int, Sequence[int]] | None = None,
+        excluded: Mapping[int, Sequence[int]] | None = None,
     ) -> Processors:
         """Return the changes by the arguments of `FeedForwardNet.generate`."""
         runs, texts = runs_and_texts("bad_words", bad_words)
@@ -77,7 +87,8 @@ class Processors:
                 ids = expect_tokenizer("bad_words", tokenizer).encode(form, special=False)
                 runs.append(ids.tolist())
         made = None if guide is None else Guide(guide, expect_tokenizer("guide", tokenizer))
-        return cls(repetition_penalty, no_repeat_ngram_size, runs, logits, made, forced or {})
+        places = forced or {}, excluded or {}
+        return cls(repetition_penalty, no_repeat_ngram_size, runs, logits, made, *places)
 
     @property
     def _are_none(self) -> bool:
@@ -95,11 +106,19 @@ class Processors:
         if self.no_repeat_ngram_size is not None:
             made[_completions(ids, self.no_repeat_ngram_size)] = -np.inf
         for run in self.bad_words:
+            if run[-1] >= len(made):
+                raise ArgumentError(
+                    "net.generate, argument bad_words",
+                    expected=f"ids from 0 to {len(made) - 1}, of the net",
+                    received=f"{[*run]}",
+                    advice="pass the ids of the net's own tokenizer",
+                )
             if len(run) <= len(ids) + 1 and [*ids[len(ids) + 1 - len(run) :]] == [*run[:-1]]:
                 made[run[-1]] = -np.inf
         if len(ids) - prompt in self.forced:
             made[:] = -np.inf
             made[[*self.forced[len(ids) - prompt]]] = 0.0
+        made[[*self.excluded.get(len(ids) - prompt, ())]] = -np.inf
         if self.logits is not None:
             made = self._changed(np.array(ids), made)
         if self.guide is not None:
@@ -122,11 +141,11 @@ class Processors:
     def _changed(self, ids: Array, scores: Array) -> Array:
         assert self.logits is not None
         made = np.array(self.logits(ids, scores), np.float64)
-        if made.shape != scores.shape or np.isnan(made).any():
+        if made.shape != scores.shape or not (made < np.inf).all():
             raise ShapeError(
                 "net.generate, argument logits",
-                expected=f"scores of shape {scores.shape} without NaN",
-                received=f"{made.shape}" + ", with NaN" * (made.shape == scores.shape),
+                expected=f"scores of shape {scores.shape} without NaN and infinity",
+                received=f"{made.shape}" + ", with some" * (made.shape == scores.shape),
                 advice="change the array `scores` in place and return it",
             )
         return made

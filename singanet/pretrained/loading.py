@@ -37,7 +37,7 @@ from singanet.pretrained.drawing import INPUTS, Family, FileArray, ModelDrawing,
 from singanet.pretrained.families import family_of
 from singanet.pretrained.gguf_models import GgufForm
 from singanet.pretrained.headed import HeadPlan, drawn, planned
-from singanet.pretrained.heads import EMBEDDING
+from singanet.pretrained.heads import EMBEDDING, WORDS
 from singanet.pretrained.source import (
     GENERATION,
     POOLING_FILES,
@@ -84,29 +84,46 @@ class PretrainedNet(FeedForwardNet):
         """The model's config.json; changes to it are saved."""
         return self.origin.config
 
-    def _encoder(self) -> tuple[str, int] | None:
+    def _encoder(self) -> tuple[str, int, str | None] | None:
+        names = self.ports().inputs
+        architecture = str((self.config.get("architectures") or [self.config["model_type"]])[0])
+        if self.head != WORDS or architecture.endswith("ForMaskedLM"):
+            raise ArgumentError(
+                "net.generate",
+                expected="a model that writes texts, such as a LlamaForCausalLM",
+                received=f"a {architecture}",
+                advice="load it with head='language-model', if its family writes",
+            )
         # Of other inputs than words, such as sounds, a prompt is the start of what is written.
-        if not {"decoder_input_ids", "input_ids"} <= {*self.ports().inputs}:
+        if not {"decoder_input_ids", "input_ids"} <= {*names}:
             return None
         keys = "decoder_start_token_id", "bos_token_id", "pad_token_id"
         settings = {**self.config, **self._generation()}
         starts = (settings.get(key) for key in keys)
-        return "input_ids", next((start for start in starts if is_int(start, 0)), 0)
+        mask = "attention_mask" if "attention_mask" in names else None
+        return "input_ids", next((start for start in starts if is_int(start, 0)), 0), mask
 
-    def _forced(self, length: int) -> Mapping[int, Sequence[int]]:
-        if self._encoder() is None:
+    def _places(self, length: int) -> dict[str, Mapping[int, Sequence[int]]]:
+        encoder = self._encoder()
+        if "decoder_input_ids" not in self.ports().inputs:
             return {}
         settings = Config(self._generation(), "net.generate, generation settings")
         most = self.nodes()[-1].output_shapes()[0][-1] - 1
-        found = {}
+        forced = {}
         for place, key in ((0, "forced_bos_token_id"), (length - 1, "forced_eos_token_id")):
-            given = settings.take(key)
+            given = settings.take(key) if encoder is not None else None
             ids = given if isinstance(given, list) else [] if given is None else [given]
             if not all(is_int(each, 0) and each <= most for each in ids):
                 raise settings.refused(key, f"an id from 0 to {most}, or several", given)
             if ids:
-                found[place] = ids
-        return found
+                forced[place] = ids
+        # Ids that the net does not have are not written anyway.
+        always, first = (
+            [each for each in settings.take(key) or () if is_int(each, 0) and each <= most]
+            for key in ("suppress_tokens", "begin_suppress_tokens")
+        )
+        excluded = dict.fromkeys(range(length), always) | {0: [*always, *first]}
+        return {"forced": forced, "excluded": excluded if always or first else {}}
 
     def _generation(self) -> dict[str, Any]:
         """Return the settings in generation_config.json; if there is none, those of the config."""

@@ -13,7 +13,11 @@ from singanet.layers import Dense, Einsum, Input
 from singanet.layers.layer import Layer
 from singanet.loss import TokenLogProbabilities
 from singanet.loss.preference import PreferenceLoss, RewardRanking
+from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import ArrayPlace, FileArray
+from singanet.pretrained.families import family_of
+from singanet.pretrained.headed import planned
+from singanet.pretrained.heads import SEQUENCE
 from singanet.pretrained.loading import PretrainedNet, origin_of
 
 _WHERE = "pretrained.preference_net"
@@ -57,19 +61,18 @@ def preference_net(
     add_upto(made, net, [features.name])
     made.add(_input("parts", (loss.columns, None)), src=[])
     if isinstance(loss, RewardRanking):
-        spread = origin.config.get("initializer_range", 0.02)
-        score = Dense("score", 1, use_bias=False, W_specs={"init": Gaussian(0.0, spread)})
+        family = family_of(origin.config, f"{_WHERE}, net")
+        plan = planned(origin.config, f"{_WHERE}, net", family, None, SEQUENCE, 1)
+        assert plan.form is not None
+        place = ArrayPlace(f"{plan.form.out}.weight", transposed=True)
+        init = Gaussian(0.0, plan.spread(Config(plan.values, _WHERE), place.name))
+        score = Dense("score", 1, use_bias=plan.form.bias, W_specs={"init": init})
         made.add(score, src=features.name)
         made.add(Einsum("answers", "nkt,nti->nk"), src=["parts", "score"])
         made._execution_plan()
         arrays = {name: stored for name, stored in origin.arrays.items() if _others(stored, head)}
-        place = ArrayPlace("score.weight", transposed=True)
         arrays[place.name] = FileArray(place.name, [(score.params["weight"], place)])
-        kind = str(origin.config["architectures"][0])
-        kind = kind.replace("ForCausalLM", "").replace("LMHeadModel", "")
-        config = {**origin.config, "architectures": [f"{kind}ForSequenceClassification"]}
-        config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        made.origin = replace(origin, config=config, arrays=arrays, form=None)
+        made.origin = replace(origin, config=dict(plan.values), arrays=arrays, form=None)
     else:
         made.add(_input("labels", (None,), "int64"), src=[])
         logs = TokenLogProbabilities("log_probabilities", head)

@@ -94,6 +94,17 @@ def test_low_rank_pairs_within_a_budget(llama, data, tmp_path):
     assert len(arrays(out / "adapter/adapter_model.safetensors")) == 2 * len(changed)
 
 
+def test_rewards_by_low_rank_pairs_are_saved_whole(llama, data, tmp_path):
+    done(llama, data, tmp_path / "run", "reward", "--rank", 4)
+    first, last = history(tmp_path / "run")
+    assert last["reward_margin"] > first["reward_margin"]
+    tuned = arrays(tmp_path / "run/model")
+    assert tuned["score.weight"].shape[0] == 1
+    assert not any("lora" in name for name in tuned)
+    # Such files cannot store the score.
+    assert not (tmp_path / "run/adapter").exists()
+
+
 @pytest.mark.few(1, full=1)
 @pytest.mark.parametrize("method", ["dpo", "kto", "reward"])
 def test_it_goes_on_to_the_bit(llama, data, tmp_path, method):

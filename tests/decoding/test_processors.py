@@ -49,6 +49,15 @@ def test_forced_ids_are_written_at_their_places():
         assert {each.ids[3] for each in found} <= {1, 2}
 
 
+def test_excluded_ids_are_not_written_at_their_places():
+    net, prompts = peaked(), np.array([[1, 2], [3, 1]])
+    words = frozenset(range(WORDS))
+    rules = Processors(excluded={0: [*words - {3}], 2: [*words - {1}]})
+    for beams in (None, BeamSearch(2)):
+        for row in generate(net, prompts, 4, Sampling(), 0, processors=rules, beams=beams):
+            assert (row.ids[0], row.ids[2]) == (3, 1)
+
+
 def test_min_p_excludes_by_the_largest(rng):
     p = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]])
     for settings, kept in (
@@ -275,6 +284,22 @@ def test_texts_match_the_guide(writer, pattern, drawn):
             assert len(row) == 11
 
 
+def test_a_guided_text_ends_without_a_stop(writer):
+    pytest.importorskip("llguidance")
+    net, tokenizer = writer
+    for drawn in ({"seed": 0}, {"num_beams": 2}):
+        (row,) = net.generate([[1]], 11, guide="ab|c", tokenizer=tokenizer, **drawn)
+        assert tokenizer.decode(row) in ("ab", "c")
+        assert row[-1] == tokenizer.eos_id
+        assert len(row) < 4
+
+
+@pytest.mark.parametrize("prompts", [None, 3, np.array(3), {"input_ids": [[1]]}, [["a"]]])
+def test_prompts_that_are_no_rows_of_ids(prompts):
+    with pytest.raises(DataError, match="argument prompts"):
+        peaked().generate(prompts, 3)
+
+
 def test_texts_match_a_schema(writer):
     pytest.importorskip("llguidance")
     net, tokenizer = writer
@@ -311,6 +336,18 @@ REFUSED = [
     ({"logits": lambda ids, scores: scores[:2]}, ShapeError, "argument logits"),
     ({"logits": lambda ids, scores: scores * np.nan}, ShapeError, "argument logits"),
     ({"inputs": {"other": np.zeros((3, 2))}}, DataError, "argument inputs"),
+    ({"inputs": {"other": np.zeros((1, 2))}}, ArgumentError, "all but one of the net's inputs"),
+    ({"inputs": np.zeros((1, 2))}, ArgumentError, "argument inputs: expected a Mapping"),
+    ({"draft": 3}, ArgumentError, "argument draft"),
+    ({"prefix": 3}, ArgumentError, "argument prefix"),
+    ({"seed": -1}, ArgumentError, "seed: expected an int of at least 0"),
+    ({"seed": "a"}, ArgumentError, "seed"),
+    ({"stop": "a", "tokenizer": "folder"}, ArgumentError, "a Tokenizer of singanet"),
+    ({"logits": 3}, ArgumentError, "argument logits"),
+    ({"logits": lambda ids, scores: scores + np.inf}, ShapeError, "argument logits"),
+    ({"bad_words": [WORDS]}, ArgumentError, "argument bad_words"),
+    ({"length_penalty": 2.0}, ArgumentError, "num_beams"),
+    ({"num_beams": 2, "length_penalty": 1e4}, ArgumentError, "length_penalty"),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Attention by NumPy's and oneDNN's kernels, against the formula over whole arrays and PyTorch."""
+"""Attention by NumPy, LLVM and oneDNN, against the formula over whole rows and PyTorch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from singanet.layers import MultiHeadAttention
 from singanet.loss import SquaredError
 from singanet.ops import NumpyOps, numpy_ops
 from singanet.ops.casts import has_compiler
+from singanet.ops.compiled import engine
+from singanet.ops.kernel import in_order
+from singanet.ops.llvm import attend_blocks
+from singanet.ops.llvm.plans import PlanRuntime
 from singanet.ops.numpy import attending
 from singanet.ops.onednn import attending as onednns
 from singanet.ops.window import Attended, Attention
@@ -308,7 +312,8 @@ def test_only_factors_are_rounded(narrow, from_few, name):
 
 
 def test_without_bfloat16_it_is_numpys(onednn, from_few):
-    case = Attention(0.2, True)
+    # Compiled functions have no softcap.
+    case = Attention(0.2, True, softcap=2.0)
     for one, other in zip(both(numpy_ops, case), both(onednn, case), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -355,3 +360,118 @@ def test_few_queries(backend, heads, groups, queries, first, more, request, rng)
     capped = replace(case, softcap=3.0)
     assert not ops.attend_few(q, k, v, capped, firsts, out)
     assert not numpy_ops.attend_few(q, k, v, case, firsts, out)
+
+
+# -- Attention of many queries by compiled functions ----------------------------------------------
+
+
+@st.composite
+def many(draw):
+    """Draw queries, keys, values and a gradient in float32, laid out by steps or heads; a case."""
+    n, groups, shared = (draw(st.integers(1, 3)) for _ in range(3))
+    queries, keys = (draw(st.integers(16, 60) | st.integers(190, 260)) for _ in range(2))
+    size, width = draw(st.sampled_from([(16, 16), (32, 80)]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def rows(heads, steps, features):
+        made = rng.standard_normal((n, steps, heads, features), np.float32).transpose(0, 2, 1, 3)
+        return made if draw(st.booleans()) else np.ascontiguousarray(made)
+
+    heads = groups * shared
+    q, dmeans = rows(heads, queries, size), rows(heads, queries, width)
+    k, v = rows(groups, keys, size), rows(groups, keys, width)
+    case = Attention(
+        scale=0.3,
+        causal=draw(st.booleans()),
+        first=draw(st.sampled_from([0, keys - queries, -7, 30])),
+        window=draw(st.none() | st.integers(1, 250)),
+    )
+    return (q, k, v, dmeans), case
+
+
+def allclose(found, wanted):
+    """Within rounding of terms that are near 1 and may cancel."""
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * max(np.abs(other).max(), 1))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("backend", ["llvm", "onednn"])
+def test_many_queries(backend, wide, request, monkeypatch):
+    """The formula in float64, in panels for 16 registers and for 32."""
+    ops = request.getfixturevalue(backend)
+    monkeypatch.setattr(attend_blocks, "_LEAST", 0)
+    monkeypatch.setattr(engine, "is_wide", lambda: wide)
+    for name in ("attend", "attend_backward"):
+        routes = getattr(type(ops), name).routes
+        monkeypatch.setattr(type(ops), name, in_order(*routes, last=refuse))
+
+    @given(many())
+    def check(drawn):
+        (*inputs, dmeans), case = drawn
+        means, lse, *made = streamed(*inputs, dmeans, case, ops=ops)
+        exact = [each.astype(np.float64) for each in (*inputs, dmeans)]
+        wanted, logarithms, *gradients = streamed(*exact, case)
+        assert made.pop() is None
+        allclose([means, *made], [wanted, *gradients[:3]])
+        most = np.finfo(np.float32).max
+        np.testing.assert_allclose(lse, np.minimum(logarithms, most), rtol=1e-6, atol=1e-5)
+
+    ops.trim(prepared=True)
+    check()
+    ops.trim(prepared=True)
+
+
+def refuse(*operands, **options):
+    raise AssertionError("NumPy's kernel was called")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_threads_share_the_queries(llvm, rng, groups):
+    """Two threads give one's outputs to the bit, and its gradients up to rounding."""
+    q, dmeans = rng.standard_normal((2, 1, 6, 230, 32), np.float32)
+    k, v = rng.standard_normal((2, 1, groups, 230, 32), np.float32)
+    case, found = Attention(0.2, causal=True), []
+    for count in (1, 2):
+        runtime = PlanRuntime(count)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(llvm), "runtime", lambda _, runtime=runtime: runtime)
+            found.append(streamed(q, k, v, dmeans, case, ops=llvm))
+        assert max(plan.threads for plan in runtime._plans.values()) == count
+    one, two = found
+    for k in (0, 1, 2):
+        np.testing.assert_array_equal(one[k], two[k])
+    allclose(one[3:5], two[3:5])
+
+
+def test_nan_of_a_query_reaches_its_outputs(llvm, rng):
+    q, k, v, dmeans = rng.standard_normal((4, 2, 2, 200, 32), np.float32)
+    q[1, 0, 50, 3] = np.nan
+    means, lse, dq, dk, dv, _ = streamed(q, k, v, dmeans, Attention(0.2, causal=True), ops=llvm)
+    assert np.isnan(means[1, 0, 50]).all()
+    assert np.isnan(lse[1, 0, 50])
+    assert np.isnan(dq[1, 0, 50]).all()
+    hurt = np.zeros((2, 2), bool)
+    hurt[1, 0] = True
+    for each in (means, dq, dk, dv):
+        np.testing.assert_array_equal(np.isnan(each).any(axis=(2, 3)), hurt)
+    for each in (means, dq):
+        rest = np.delete(each[1, 0], 50, axis=0)
+        assert np.isfinite(rest).all()
+
+
+def test_a_recorded_step_attends_as_one_by_the_layers(llvm, monkeypatch):
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
+    monkeypatch.setattr(attend_blocks, "_LEAST", 1)
+    x = np.random.default_rng(0).standard_normal((2, 96, 32)).astype(np.float32)
+    left = []
+    for recorded in (True, False):
+        layer = MultiHeadAttention("look", 2, causal=True, input_sample_shape=(96, 32))
+        net = singanet.FeedForwardNet([layer], loss=SquaredError(), seed=0)
+        net.device = Device("cpu", llvm)
+        net.programs.enabled = recorded
+        optimizer = SGD(lr=0.1)
+        losses = [net.step(x, x, optimizer)[0] for _ in range(4)]
+        left.append([losses, *(param.value for param in net.params())])
+    for one, other in zip(*left, strict=True):
+        np.testing.assert_array_equal(one, other)

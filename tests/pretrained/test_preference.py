@@ -212,6 +212,18 @@ def test_a_budget_plans_for_rows_of_two_texts_in_each_width(folder, data):
     assert four["other programs"] == 3 * one["program"]
 
 
+def test_a_model_of_rewards_is_the_classifier_of_its_family(tmp_path):
+    # Named unlike its language model.
+    base = pretrained.build(CONFIGS["gemma3_text"], inputs=INPUTS, seed=0)
+    net = pretrained.preference_net(base, RewardRanking(), seed=0)
+    pretrained.save(net, tmp_path)
+    assert net.config["architectures"] == ["Gemma3TextForSequenceClassification"]
+    again = pretrained.load(tmp_path)
+    assert np.array_equal(
+        again["logits"].params["weight"].value, net["score"].params["weight"].value
+    )
+
+
 def test_nets_that_are_refused(folder, tmp_path):
     def refused(words, net, loss=None):
         with pytest.raises(ArgumentError, match=f"preference_net.*{words}"):
@@ -224,6 +236,9 @@ def test_nets_that_are_refused(folder, tmp_path):
     bare = CONFIGS["llama"] | {"architectures": ["LlamaModel"]}
     refused("a LlamaForCausalLM", pretrained.build(bare, inputs=INPUTS))
     refused("a cap on its scores", pretrained.build(CONFIGS["gemma2"], inputs=INPUTS))
+    unclassified = pretrained.build(CONFIGS["granite"], inputs=INPUTS)
+    with pytest.raises(ArgumentError, match="no such class"):
+        pretrained.preference_net(unclassified, RewardRanking())
     for dtype in ("bfloat16", "int8"):
         refused(
             "narrow weights; .*as_type or quantize", pretrained.load(folder, dtype, inputs=INPUTS)

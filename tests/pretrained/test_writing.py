@@ -1,10 +1,12 @@
 """What nets write, to the token as transformers does."""
 
+import json
+
 import numpy as np
 import pytest
 
 from singanet import pretrained
-from singanet.errors import ConfigError
+from singanet.errors import ArgumentError, ConfigError
 from tests.pretrained.peers import MODELS, make, torch, write
 
 NETS = ["llama", "gpt2", "t5", "bart", "mbart"]
@@ -56,6 +58,54 @@ def test_what_a_sound_says(tmp_path):
                 out = model(input_features=torch.from_numpy(sound[None]), decoder_input_ids=ids)
             assert out.logits[0, -1].argmax() == word
             ids = torch.cat([ids, torch.tensor([[word]])], dim=1)
+
+
+def test_ids_that_a_sound_never_says(tmp_path):
+    """Those that generation_config.json suppresses, always and at first."""
+    write(make("whisper", 5), tmp_path)
+    rng = np.random.default_rng(0)
+    given = {"input_features": rng.standard_normal((1, 6, 20), np.float32)}
+    settings = tmp_path / "generation_config.json"
+    settings.write_text("{}")
+    asked = {"temperature": 0, "inputs": given}
+    free = pretrained.load(tmp_path).generate([[3]], 6, **asked)[0]
+    always, first = int(free[1]), int(free[0])
+    told = {"suppress_tokens": [always, 50_000], "begin_suppress_tokens": [first]}
+    settings.write_text(json.dumps(told))
+    net = pretrained.load(tmp_path)
+    found, ids = net.generate([[3]], 6, **asked)[0], [3]
+    for place, word in enumerate(found):
+        scores = net.forward(False, given | {"decoder_input_ids": np.array([ids])})[0, -1]
+        scores[[always, *[first] * (place == 0)]] = -np.inf
+        assert word == scores.argmax()
+        ids.append(word)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_masks_of_prompts_are_made(name, models, tmp_path):
+    model, alone = models[name]
+    net = pretrained.load(write(model, tmp_path))
+    assert "attention_mask" in net.ports().inputs
+    prompts = [[5, 6, 7], [8, 9]]
+    asked = {"temperature": 0, "stop": 2}
+    for one, other in zip(
+        net.generate(prompts, 6, **asked), alone.generate(prompts, 6, **asked), strict=True
+    ):
+        assert np.array_equal(one, other)
+    # A prompt with padding, of which the mask tells.
+    ids, mask = np.array([[8, 9, 1]]), np.array([[1, 1, 0]])
+    (padded,) = net.generate(ids, 6, inputs={"attention_mask": mask}, **asked)
+    assert np.array_equal(padded, alone.generate([[8, 9]], 6, **asked)[0])
+
+
+def test_models_that_do_not_write(tmp_path):
+    for name in ("bert for words", "vit"):
+        net = pretrained.load(write(make(name, 5), tmp_path / name))
+        with pytest.raises(ArgumentError, match="a model that writes texts"):
+            net.generate([[1, 2]], 3)
+    net = pretrained.load(write(make("whisper", 5), tmp_path / "sound"))
+    with pytest.raises(ArgumentError, match="argument inputs: .*'input_features'"):
+        net.generate([[1, 2]], 3)
 
 
 SEARCHES = {

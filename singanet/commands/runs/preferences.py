@@ -69,8 +69,9 @@ def preference_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     base = pretrained.load(place, inputs=PACKED, seed=options.seed)
     if options.rank is not None:
         base.adapt(options.rank)
-        # An early refusal, before the training.
-        expect_savable(base)
+        if options.method != "reward":
+            # An early refusal, before the training.
+            expect_savable(base)
     net = pretrained.preference_net(base, _loss_of(options), options.seed)
     return net, PublishedPairs(net, tokenizer_for(base, place), options, length)
 

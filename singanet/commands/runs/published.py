@@ -503,7 +503,8 @@ class PublishedTexts(Task):
         """Write the tuned model and its low-rank pairs, if any, to the run folder."""
         out = Path(str(self._options.out))
         model = out / MODEL
-        if any(layer.adapters for layer in net.layers):
+        # The files of low-rank pairs cannot store a head that was trained beside them.
+        if any(layer.adapters for layer in net.layers) and self._options.method != "reward":
             pretrained.save_adapter(cast("PretrainedNet", net), out / ADAPTER)
         pretrained.save(net, model, merged=True)
         if not (model / "tokenizer.json").is_file():

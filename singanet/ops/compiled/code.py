@@ -35,6 +35,18 @@ _EXPONENTIAL = (
     5.0000001201e-1,
 )
 """Coefficients of exp(x) - 1 - x, divided by x², near 0."""
+_LOGARITHM = (
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
+"""Coefficients of log(1 + x) - x + x²/2, divided by x³, near 0."""
 _FUSED = ("contract",)
 """A product and a sum may be fused, without rounding in between."""
 
@@ -510,11 +522,11 @@ class Code:
             start, line = (self.times(k, 4 * width) for k in (row, column))
             here, there = self.sum(start, self.times(column, 4)), self.sum(line, self.times(row, 4))
             lines = [self.floats(source, self.sum(here, 4 * width * k)) for k in range(LANES)]
-            for k, each in enumerate(self.transposed(lines)):
+            for k, each in enumerate(self.turned(lines)):
                 self.store(each, target, self.sum(there, 4 * width * k))
 
-    def transposed(self, lines: list[Value]) -> list[Value]:
-        """Return the columns of `LANES` vectors."""
+    def turned(self, lines: list[Value]) -> list[Value]:
+        """Return the columns of as many vectors as one has floats."""
         # In lines at a distance, halves, then quarters and so on are exchanged.
         apart = LANES // 2
         while apart:
@@ -580,6 +592,30 @@ class Code:
         made = self.add(self.add_product(x, self.multiply(x, x), made), self.number(1.0))
         bits = at.shl(at.bitcast(shifted, _INTS), _same(23))
         return at.fmul(made, at.bitcast(at.add(bits, _same(127 << 23)), _FLOATS))
+
+    def logarithm(self, vector: Value) -> Value:
+        """Return the natural logarithm of floats from 1 on, to 2 units in the last place, or NaN.
+
+        Source: logf of the Cephes library (Moshier 1989).
+        """
+        at, one = self._at, self.number(1.0)
+        bits = at.bitcast(vector, _INTS)
+        # The mantissa in [1, 2), and then in [sqrt(1/2), sqrt(2)).
+        part = at.bitcast(at.or_(at.and_(bits, _same(0x7FFFFF)), _same(127 << 23)), _FLOATS)
+        large = self.above(part, self.number(2.0**0.5))
+        part = self.choose(large, self.multiply(part, self.number(0.5)), part)
+        power = at.sitofp(at.sub(at.lshr(bits, _same(23)), _same(127)), _FLOATS)
+        power = self.choose(large, self.add(power, one), power)
+        x = self.subtract(part, one)
+        square, made = self.multiply(x, x), self.number(_LOGARITHM[0])
+        for factor in _LOGARITHM[1:]:
+            made = self.add_product(self.number(factor), made, x)
+        made = self.multiply(made, x, square)
+        made = self.add_product(made, power, self.number(-2.12194440e-4))
+        made = self.add_product(made, square, self.number(-0.5))
+        made = self.add_product(self.add(x, made), power, self.number(0.693359375))
+        # NaN and infinity less themselves are NaN.
+        return self.add(made, self.subtract(vector, vector))
 
     def positive(self, vector: Value) -> Value:
         """Return the vector with negative floats replaced by 0; NaN is preserved."""

@@ -161,7 +161,7 @@ def lstm_back(sloped: bool) -> Code:
         line = code.times(width, FLOAT)
         lines = [code.floats(weight, code.sum(at, code.times(line, j))) for j in range(LANES)]
         place = code.sum(code.times(vector, panel), code.times(k, _VECTOR))
-        for j, some in enumerate(code.transposed(lines)):
+        for j, some in enumerate(code.turned(lines)):
             code.store(some, room, code.sum(place, _VECTOR * j))
     with code.each(0, steps.count) as number:
         t = code.sum(steps.first, code.times(number, steps.by))

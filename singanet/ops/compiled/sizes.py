@@ -31,6 +31,47 @@ _LEAST_PART = 1 << 16
 """Least floats of a part: some 20 microseconds."""
 
 
+SUMS = 6
+"""Rows of a product of attention whose sums stay in registers."""
+SCORE_QUERIES, SCORE_KEYS = 48, 192
+"""Queries and keys of a block of scores: multiples of `SUMS`, and the keys of a panel."""
+
+
+class Scores(NamedTuple):
+    """The extents of attention of a sample and a head of keys.
+
+    Keys and values lie in panels; ``size`` and ``width`` are their features.
+    """
+
+    keys: int
+    size: int
+    width: int
+
+    @staticmethod
+    def panel(wide: bool) -> int:
+        """Return the keys of a panel; ``wide`` is for 32 registers of a vector's size."""
+        return LANES * (4 if wide else 1)
+
+    def forward(self, wide: bool) -> int:
+        """Return the bytes of panels of keys and values."""
+        return FLOAT * (self._turned(wide) * self.size + self.keys * self.width)
+
+    def backward(self, wide: bool) -> int:
+        """Return the bytes of panels of keys, values and keys again."""
+        turned = self._turned(wide) * (self.size + self.width)
+        return FLOAT * (turned + self.keys * self.size)
+
+    @property
+    def sums(self) -> int:
+        """Return the bytes of the sums of the gradients of keys and values."""
+        rows = (self.keys + 2 * SCORE_KEYS - 1) // SCORE_KEYS * SCORE_KEYS
+        return FLOAT * rows * (self.size + self.width)
+
+    def _turned(self, wide: bool) -> int:
+        panel = self.panel(wide)
+        return -(-self.keys // panel) * panel
+
+
 class Rows(NamedTuple):
     """The layout of pixels: ``rows`` of ``width`` floats, and a shorter ``tail``.
 

@@ -49,21 +49,21 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
             out = code.beyond(totals, code.times(FLOAT, point, tiles.output_plane))
             panels = _Panels(code, max(rows_of), tiles.f, points, tiles.c)
 
-            def multiply(panel: Value, vectors: int) -> None:
+            def multiplied(panel: Value, vectors: int) -> None:
                 b = code.beyond(kernels, panels.at(panel, point, vectors))
                 column = code.times(panel, _VECTOR * panels.widest)
                 rows = rows_of[vectors]
                 line = code.times(FLOAT, tiles.inputs)
                 with code.each(0, count, rows) as row:
                     sums = {(r, v): code.number(0.0) for r in range(rows) for v in range(vectors)}
-                    factors = _Strides(code.beyond(a, code.times(line, row)), line, FLOAT)
-                    others = _Strides(b, _VECTOR * vectors, FLOAT)
-                    _multiply(code, sums, factors, others, tiles.c)
+                    factors = Strides(code.beyond(a, code.times(line, row)), line, FLOAT)
+                    others = Strides(b, _VECTOR * vectors, FLOAT)
+                    multiply(code, sums, factors, others, tiles.c)
                     for (r, v), total in sums.items():
                         place = code.times(FLOAT, code.sum(row, r), tiles.outputs)
                         code.store(total, out, code.sum(place, column, v * _VECTOR))
 
-            panels.each(multiply)
+            panels.each(multiplied)
         part = leave_first, code.lesser(left, count)
         tiles.leave_images(y, bias, other, relu, totals, start, part)
     return code
@@ -96,7 +96,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
             out = code.beyond(totals, code.times(FLOAT, point, lines, tiles.inputs))
             panels = _Panels(code, max(rows_of), tiles.c, points, tiles.c)
 
-            def multiply(panel: Value, vectors: int) -> None:
+            def multiplied(panel: Value, vectors: int) -> None:
                 column = code.times(panel, _VECTOR * panels.widest)
                 rows, line = rows_of[vectors], code.times(FLOAT, tiles.inputs)
                 with code.each(0, tiles.f, rows) as row:
@@ -112,17 +112,17 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         for key, place in places.items()
                     }
                     transposed = code.beyond(a, code.times(FLOAT, row))
-                    factors = _Strides(transposed, FLOAT, code.times(FLOAT, tiles.outputs))
-                    others = _Strides(code.beyond(b, column), line, FLOAT)
-                    _multiply(code, sums, factors, others, count)
+                    factors = Strides(transposed, FLOAT, code.times(FLOAT, tiles.outputs))
+                    others = Strides(code.beyond(b, column), line, FLOAT)
+                    multiply(code, sums, factors, others, count)
                     for key, total in sums.items():
                         code.store(total, out, places[key])
 
-            panels.each(multiply)
+            panels.each(multiplied)
     return code
 
 
-class _Strides(NamedTuple):
+class Strides(NamedTuple):
     """The start of a float matrix, and the byte strides of its lines and columns."""
 
     start: Value
@@ -130,8 +130,8 @@ class _Strides(NamedTuple):
     column: Value
 
 
-def _multiply(
-    code: Code, sums: dict[tuple[int, int], Value], a: _Strides, b: _Strides, count: Value
+def multiply(
+    code: Code, sums: dict[tuple[int, int], Value], a: Strides, b: Strides, count: Value
 ) -> None:
     """Add to the ``sums``, of a row and a vector, rows of ``a`` times ``count`` lines of ``b``."""
     rows = {row: code.beyond(a.start, code.times(a.line, row)) for row, _ in sums}

@@ -6,9 +6,18 @@ They need no other library. oneDNN's kernels have the same routes, and choose am
 from __future__ import annotations
 
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import depthwise, few, kernels, recurrent, winograd
+from singanet.ops.llvm import attend_blocks, depthwise, few, kernels, recurrent, winograd
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.numpy import attending, conv, linear, normalise, pointwise, pool, scores
+from singanet.ops.numpy import (
+    attending,
+    attending_backward,
+    conv,
+    linear,
+    normalise,
+    pointwise,
+    pool,
+    scores,
+)
 
 __all__ = ["LlvmOps"]
 
@@ -17,6 +26,10 @@ class LlvmOps(PlannedOps):
     """`NumpyOps` with LLVM's routes for kernels that are faster."""
 
     name = "llvm"
+    attend = in_order(attend_blocks.attend, last=attending.attend)
+    attend_backward = in_order(
+        attend_blocks.attend_backward, last=attending_backward.attend_backward
+    )
     attend_few = in_order(few.attend_few, last=attending.attend_few)
     further_attention = few.further_attention
     arithmetic = few.arithmetic

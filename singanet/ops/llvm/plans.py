@@ -318,7 +318,7 @@ class StagedPlan:
         lay: Callable[[list[Area]], list[Stage]],
         buffers: Mapping[str, int],
         operands: int,
-        writes: int,
+        writes: tuple[int, ...],
         workers: int,
         shared: Mapping[str, int] = _NONE,
     ) -> None:
@@ -328,8 +328,8 @@ class StagedPlan:
             sum(map(rounded, given.values())) for given in (buffers, shared)
         )
         self.sizes = (0,) * operands
-        self.writes = (writes,)
-        self.reads = tuple(k for k in range(operands) if k != writes)
+        self.writes = writes
+        self.reads = tuple(k for k in range(operands) if k not in writes)
         self.scratch = self._common + workers * self._each
         self.threads = workers
 

@@ -278,7 +278,7 @@ def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> Stag
         return [enter, *_convolving(crew, geometry, areas, given, False)]
 
     buffers, shared = {"values": geometry.memory}, {"entered": 4 * geometry.entered}
-    return StagedPlan(crew, lay, buffers, 3 + bias, 0, workers, shared)
+    return StagedPlan(crew, lay, buffers, 3 + bias, (0,), workers, shared)
 
 
 def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
@@ -289,7 +289,7 @@ def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
         entered, weight = areas[0].addresses
         return [_entering(geometry, False, entered, weight, 1, crew.brief)]
 
-    return StagedPlan(crew, lay, {}, 2, 0, 1)
+    return StagedPlan(crew, lay, {}, 2, (0,), 1)
 
 
 def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: bool) -> StagedPlan:
@@ -304,7 +304,7 @@ def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: b
         return _convolving(crew, geometry, areas, given, relu)
 
     buffers = {"values": geometry.memory}
-    return StagedPlan(crew, lay, buffers, 3 + bias + add, 0, workers)
+    return StagedPlan(crew, lay, buffers, 3 + bias + add, (0,), workers)
 
 
 def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
@@ -337,7 +337,7 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
         return [*stages, left]
 
     buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
-    return StagedPlan(crew, lay, buffers, 3, 2, workers, in_common)
+    return StagedPlan(crew, lay, buffers, 3, (2,), workers, in_common)
 
 
 def _shared_stages(

@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.base.heap import steps
 from singanet.ops.kernel import Route, in_order
-from singanet.ops.llvm import few
+from singanet.ops.llvm import attend_blocks, few
 from singanet.ops.numpy import attending as by_numpy
 from singanet.ops.numpy import attending_backward
 from singanet.ops.numpy import scores as scores_by_numpy
@@ -103,9 +103,11 @@ def _is_served_back(
 
 attend_few = in_order(few.attend_few, last=by_numpy.attend_few)
 rotate = in_order(few.rotate, last=scores_by_numpy.rotate)
-attend = in_order(Route("onednn", _attend, _is_served), last=by_numpy.attend)
+attend = in_order(Route("onednn", _attend, _is_served), attend_blocks.attend, last=by_numpy.attend)
 attend_backward = in_order(
-    Route("onednn", _attend_backward, _is_served_back), last=attending_backward.attend_backward
+    Route("onednn", _attend_backward, _is_served_back),
+    attend_blocks.attend_backward,
+    last=attending_backward.attend_backward,
 )
 
 
