@@ -844,6 +844,7 @@ class FeedForwardNet(Net):
             )
         words = self._tokenizer if tokenizer is None else tokenizer
         changes = repetition_penalty, no_repeat_ngram_size, bad_words, logits, guide
+        places = self._places(length)
         made = generate(
             self,
             prompts,
@@ -854,7 +855,12 @@ class FeedForwardNet(Net):
             max_length,
             draft=draft,
             prefix=prefix,
-            processors=Processors._of(*changes, tokenizer=words, **self._places(length)),
+            processors=Processors._of(
+                *changes,
+                tokenizer=words,
+                forced=places.get("forced"),
+                excluded=places.get("excluded"),
+            ),
             beams=BeamSearch._of(num_beams, length_penalty),
             tokenizer=words,
             inputs=inputs,
