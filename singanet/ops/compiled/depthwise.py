@@ -2,7 +2,7 @@
 
 Groups have as many inputs as outputs. A function is written for groups of 1, 2, 4 or 8 channels:
 a vector of outputs then reads the same channels of the images. The group 0 stands for any multiple
-of `SUMS` from one vector on, an argument of the function.
+of `PIXELS` from one vector on, an argument of the function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import COPIED, FLOAT, LANES, READ, SUMS
+from singanet.ops.compiled.sizes import COPIED, FLOAT, LANES, PIXELS, READ
 
 _VECTOR = FLOAT * LANES
 
@@ -173,10 +173,10 @@ class _Convolution:
         # One more vector, so that the lines' starts do not share a few sets of the cache.
         self.line = code.times(code.sum(windows.channels, LANES), FLOAT)
         # One pixel has several sums, which do not wait for each other.
-        self.chains = min(group or SUMS, SUMS)
+        self.chains = min(group or PIXELS, PIXELS)
         inner, end = windows.inner()
         # Without as many inner pixels as are computed together, all are computed one by one.
-        fits = code.whole(code.less(end, inner), SUMS)
+        fits = code.whole(code.less(end, inner), PIXELS)
         begin = code.either(fits, inner, windows.outs[1])
         stop = code.either(fits, end, windows.outs[1])
         with code.each(first, last) as line:
@@ -186,10 +186,10 @@ class _Convolution:
             sample, height = code.whole(line, windows.outs[0]), code.rest(line, windows.outs[0])
             target = code.sum(start, code.times(sample, image), code.times(height, row))
             with windows.some_channels() as channels:
-                with code.each(begin, stop, SUMS) as column:
+                with code.each(begin, stop, PIXELS) as column:
                     # The last pixels end with the inner ones, and may be computed again.
-                    last_ones = code.less(stop, SUMS)
-                    self._pixels(found, target, code.lesser(column, last_ones), channels, SUMS)
+                    last_ones = code.less(stop, PIXELS)
+                    self._pixels(found, target, code.lesser(column, last_ones), channels, PIXELS)
                 for edge in ((0, begin), (stop, windows.outs[1])):
                     with code.each(*edge) as column:
                         self._pixels(found, target, column, channels, 1)
@@ -243,7 +243,7 @@ class _Convolution:
         loaded: dict[Any, list[Value]] = {}
         for b in range(self.taps):
             factors = windows.floats(self._column(weights, b), 0)
-            for p in range(SUMS):
+            for p in range(PIXELS):
                 key = p + b if self.plain else (p, b)
                 if key not in loaded:
                     offsets = code.times(windows.step, p), code.times(windows.spread, b)
@@ -256,7 +256,7 @@ class _Convolution:
         code, windows = self.code, self.windows
         with code.each(0, windows.kernels[1], kept=sums) as b:
             column = self._column(weights, b)
-            offsets = [code.times(windows.step, p) for p in range(SUMS)]
+            offsets = [code.times(windows.step, p) for p in range(PIXELS)]
             start = code.sum(row, code.times(windows.spread, b))
             pixels = [code.beyond(self.x, code.sum(start, offset)) for offset in offsets]
 
@@ -467,8 +467,8 @@ class _GroupsGradient:
                 total = code.add(code.floats(self.totals, place), sums[k])
                 code.store(total, self.totals, place)
 
-        for start in range(0, windows.group, SUMS):
-            some_of_group([*range(start, min(start + SUMS, windows.group))])
+        for start in range(0, windows.group, PIXELS):
+            some_of_group([*range(start, min(start + PIXELS, windows.group))])
         if not windows.group:
-            with code.each(0, windows.each, SUMS) as start:
-                some_of_group([code.sum(start, k) for k in range(SUMS)])
+            with code.each(0, windows.each, PIXELS) as start:
+                some_of_group([code.sum(start, k) for k in range(PIXELS)])

@@ -21,7 +21,7 @@ TOGETHER = 4, 2, 1
 """Vectors of a line of a matrix that a turn of a loop over few rows may read."""
 ROWS = 16
 """Rows up to which a product's time goes into reading a narrow matrix."""
-SUMS = 4
+PIXELS = 4
 """Pixels of a line, or channels of a group, whose sums are in registers."""
 COPIED, READ = 256, 2048
 """Pixels of outputs that are copied together, and vectors of the images that they read."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.sizes import COPIED, LANES, READ, SUMS
+from singanet.ops.compiled.sizes import COPIED, LANES, PIXELS, READ
 from singanet.ops.costs import Case
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.base import PlannedOps
@@ -151,7 +151,7 @@ def _fit_groups(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Wind
     return (
         window.groups > 1
         and window.groups * group == channels == x.shape[1]
-        and (small or (group >= LANES and group % SUMS == 0))
+        and (small or (group >= LANES and group % PIXELS == 0))
         and _is_served(ops, x, y, weight, window)
     )
 
