@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 
 from singanet.ops.compiled.sizes import LANES
+from singanet.ops.threads import within
 
 Value: TypeAlias = Any
 """A number, or a vector of `LANES` numbers, at the function's run time."""
@@ -325,8 +326,21 @@ class Code:
 
     def store_some(self, value: Value, pointer: Value, offset: Value, lanes: Value) -> None:
         """Store the lanes of a mask."""
-        place = self._place(pointer, offset, _FLOATS)
-        self._at.call(self._store_some, [value, place, _INT(4), lanes])
+        at, place = self._at, self._place(pointer, offset, _FLOATS)
+        some = [value, place, _INT(4), lanes]
+        if _has_masks():
+            at.call(self._store_some, some)
+            return
+        # Without registers of masks a store of some lanes takes tens of cycles, also of all lanes.
+        words = ir.IntType(LANES)
+        with at.if_else(at.icmp_unsigned("==", at.bitcast(lanes, words), words(-1))) as (
+            all_,
+            part,
+        ):
+            with all_:
+                at.store(value, place, align=4)
+            with part:
+                at.call(self._store_some, some)
 
     def spread_floats(self, pointer: Value, offset: Value, apart: Value, lanes: Value) -> Value:
         """Gather floats at a byte stride of ``apart`` in the lanes of a mask; other lanes are 0."""
@@ -675,6 +689,14 @@ def _foresees() -> bool:
     import llvmlite.binding as llvm
 
     return bool(llvm.get_host_cpu_name().startswith("znver"))
+
+
+@cache
+def _has_masks() -> bool:
+    """Whether the processor has registers of masks."""
+    import llvmlite.binding as llvm
+
+    return within(llvm.get_host_cpu_features()).get("avx512vl", False)
 
 
 def _same(number: int) -> Value:
