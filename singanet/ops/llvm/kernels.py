@@ -304,18 +304,36 @@ _ALONE = 1 << 20
 """Largest matrix that one thread multiplies by a row: some 50 microseconds."""
 
 
+_SOME_ROWS = 128
+"""Rows for which oneDNN arranges both factors in each call, unless registers have 512 bits."""
+
+
 def is_small(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> bool:
-    """Whether this is a small float32 product, or a product of a single row."""
+    """Whether this is a float32 product that is small, or has a single row or some rows."""
     rest = [] if bias is None else [bias]
     return (
         x.ndim == 2
         and not ops.narrow
-        and len(x) * weight.size <= (_ALONE if len(x) == 1 else _SMALL)
         and ops.serves(1, x, weight, *rest)
         and has_compiler()
+        and len(x) * weight.size <= _most_adds(len(x), len(weight))
     )
+
+
+def _most_adds(rows: int, inputs: int) -> float:
+    from singanet.ops.compiled.engine import is_wide
+
+    if rows == 1:
+        return _ALONE
+    fits = rows <= _SOME_ROWS and _panel_stays(inputs)
+    return math.inf if fits and not is_wide() else _SMALL
+
+
+def _panel_stays(inputs: int) -> bool:
+    """Whether all rows read a panel from the core's cache."""
+    return 2 * FLOAT * LANES * inputs <= cache_size()
 
 
 def multiply(
@@ -456,8 +474,7 @@ def _are_few_rows(
     return (
         x.ndim == 2
         and len(x) <= _FEW_ROWS
-        # All rows read a panel, from the core's cache.
-        and 2 * FLOAT * LANES * len(weight) <= cache_size()
+        and _panel_stays(len(weight))
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
         and has_compiler()
