@@ -20,7 +20,7 @@ from singanet.metric import Accuracy
 from singanet.ops import threads
 from singanet.optimizer import SGD, Adam
 from singanet.program.prediction import divided
-from singanet.program.prediction.compiled import CAPACITY, Prediction
+from singanet.program.prediction.compiled import CAPACITY
 from singanet.program.prediction.constant import ConstantArray, numbered, order_of
 from singanet.testing import strict_device
 from tests.interrupts import struck_at
@@ -920,12 +920,12 @@ def test_threads_divide_the_samples(name, two_threads):
 
 
 def test_samples_are_divided_if_that_pays(monkeypatch, two_threads):
-    for most, kind in ((np.inf, divided.DividedPrediction), (0, Prediction)):
+    for most, is_divided in ((np.inf, True), (0, False)):
         monkeypatch.setattr(divided, "_MOST", most)
         predictor = small_net().predictor()
         predictor(rows(8))
         (program,) = predictor._programs
-        assert type(program) is kind
+        assert isinstance(program, divided.DividedPrediction) == is_divided
 
 
 def test_an_error_names_the_sample_of_the_whole_batch(two_threads):

@@ -48,6 +48,7 @@ from singanet.program.prediction.divided import (
     divided,
     is_divisible,
 )
+from singanet.program.prediction.shared import SharedPrediction
 from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
 from singanet.program.report import ProgramReport
@@ -395,7 +396,7 @@ class CompiledNet:
             return None
         with self._net.constants.lock:
             try:
-                program: PredictionProgram = _divided(self._net, feed) or _recorded(self._net, feed)
+                program: PredictionProgram = _divided(self._net, feed) or _whole(self._net, feed)
             except NotRecordableError as error:
                 mine.refused[key] = str(error)
                 return None
@@ -537,6 +538,20 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
     return Prediction(recording, recorder.notes)
+
+
+def _whole(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction | SharedPrediction:
+    """The program, and later one of a single thread, if threads share its kernels."""
+    program, ops = _recorded(net, feed), net.device.ops
+    jobs = ops.jobs() if ops.on_host else None
+    if jobs is None or program.notes or any(type(x) is not np.ndarray for x in feed.values()):
+        return program
+
+    def record(given: Mapping[str, Any]) -> Prediction:
+        with net.constants.lock:
+            return _recorded(net, given)
+
+    return SharedPrediction(program, record, list(feed), lambda: jobs.is_busy)
 
 
 def _divided(net: ConstantNet, feed: Mapping[str, Any]) -> DividedPrediction | None:

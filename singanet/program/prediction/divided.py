@@ -28,9 +28,17 @@ if TYPE_CHECKING:
 class PredictionProgram(Protocol):
     """A recorded prediction: `compiled.Prediction`, or one that is divided."""
 
-    arena_bytes: int
-    has_holes: bool
-    notes: list[str]
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of its arena."""
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether much of the arena is never written."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Its Python steps, with reasons."""
 
     @property
     def memory(self) -> Callable[[int], Array]:
@@ -181,21 +189,21 @@ def divided(
     program of all samples, on random numbers. Parts do not pay if each takes almost as long as the
     whole, as with few samples and many constants, all of which each thread reads.
     """
-    given = {name: _drawn(array) for name, array in feed.items()}
+    given = {name: drawn(array) for name, array in feed.items()}
     count = len(next(iter(given.values())))
     counts = [end - start for start, end in cuts(count, threads)]
     with one_thread():
         whole = record(given)
         if whole.notes:
             return None
-        wanted, seconds = _timed(whole, given)
+        wanted, seconds = timed(whole, given)
         programs: dict[int, PredictionPart] = {}
         longest = 0.0
         for size in set(counts):
             part = {name: array[:size] for name, array in given.items()}
             program = programs[size] = record(part)
-            made, taken = _timed(program, part)
-            if not all(map(_is_same, arrays_in(made), (y[:size] for y in arrays_in(wanted)))):
+            made, taken = timed(program, part)
+            if not all(map(is_same, arrays_in(made), (y[:size] for y in arrays_in(wanted)))):
                 return None
             longest = max(longest, taken)
     if longest > _MOST * seconds / threads or seconds - longest < _LEAST:
@@ -209,14 +217,14 @@ def _without_memory(array: Array) -> Array:
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
-def _drawn(array: Array) -> Array:
+def drawn(array: Array) -> Array:
     """Random numbers in the place of an array of floats."""
     if array.dtype.kind != "f":
         return array
     return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
 
 
-def _timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, float]:
+def timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, float]:
     """The outputs for ``x``, and the least time in seconds: this thread's processor time."""
     arena = program.memory(program.arena_bytes)
     given = x if len(x) > 1 else next(iter(x.values()))
@@ -233,5 +241,6 @@ def _timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, flo
     return made, least
 
 
-def _is_same(one: Array, other: Array) -> bool:
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same bits."""
     return one.shape == other.shape and one.tobytes() == other.tobytes()
