@@ -872,7 +872,7 @@ class FeedForwardNet(Net):
         """Return the input of an encoder that reads prompts, the id of a start, and the mask."""
         return None
 
-    def _places(self, length: int) -> dict[str, Mapping[int, Sequence[int]]]:
+    def _places(self, length: int) -> dict[str, Any]:
         """Return the "forced" and "excluded" ids of `generate` by place among ``length`` ids."""
         return {}
 

@@ -110,6 +110,7 @@ RESULTS = {
     "take of a sum": lambda a, b: F.take(F.sum(b, axis=0), [1, 1], axis=0),
     "equal": lambda a, b: F.equal(F.sum(b > 0, axis=2), 2.0),
     "equal of samples": lambda a, b: F.equal(a[:, :1] > 0, F.transpose(a[:, :1] > 0)),
+    "operators by NumPy": lambda a, b: np.less(ROW, b) + np.power(2.0, b) - np.add(b, 1.0),
     "operators": lambda a, b: (1 - b) / (2 + b**2) - ROW * -b + COLUMN,
     "operators of booleans": lambda a, b: (a > 0) * a + 3 * (a < a[:, :1]),
     "powers": lambda a, b: 2.0**a + (abs(a) + 0.5) ** a,
@@ -351,6 +352,10 @@ def test_masks_pass_constants_and_end_in_sums_of_steps():
     (lambda a, b: F.concatenate([]), "concatenate: expected several symbols.*received none"),
     (lambda a, b: F.concatenate([a, A]), "symbols alone, or arrays alone"),
     (lambda a, b: F.concatenate([a, b]), "shapes that agree"),
+    (lambda a, b: np.exp(a), r"np.exp: expected arrays; received Symbol.*functional.exp"),
+    (lambda a, b: np.concatenate([a, a]), "functional.concatenate"),
+    (lambda a, b: np.sin(a), "np.sin: .*a layer of your own"),
+    (lambda a, b: np.maximum(ROW, a), "functional.maximum"),
 ])  # fmt: skip
 def test_what_functions_refuse(make, words):
     with pytest.raises(SingaNetError, match=words) as caught:

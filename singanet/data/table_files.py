@@ -185,11 +185,12 @@ class _CsvReader:
                 advice="check the quotes of this line",
             ) from error
         except UnicodeDecodeError as error:
+            old = "utf-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
             raise DataError(
                 self._where,
                 expected="text in UTF-8",
                 received=f"the byte 0x{error.object[error.start]:02x} ({error.reason})",
-                advice="save it in UTF-8: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv",
+                advice=f"save it in UTF-8: iconv -f {old} -t utf-8 OLD.csv > NEW.csv",
             ) from error
 
 
@@ -512,7 +513,7 @@ def read_table(
     coding = Coding(file.where, names, table, table.categories)
     if not labelled:
         return ReadTable(rows, coding, np.zeros(len(rows), np.int32), learnt)
-    keys = [_class_name(value, learnt.numbered) for value in labels.values]
+    keys = [class_name(value, learnt.numbered) for value in labels.values]
     for value, key in zip(labels.values, keys, strict=True):
         if key not in learnt.classes:
             raise DataError(
@@ -559,7 +560,7 @@ def learn_table(
             break
         except _TextFound as found:
             texts |= found.names
-    classes, numbered, numbers = _classes(file, target, labels.values, len(rows))
+    classes, numbered, numbers = classes_of(file, target, labels.values, len(rows))
     y = _labels(file, target, rows, len(names), numbers)
     chosen = np.zeros(len(rows), bool)
     chosen[training(len(rows))] = True
@@ -590,7 +591,7 @@ def learn_table(
     return ReadTable(rows, Coding(file.where, names, table, values), y, learnt)
 
 
-def _class_name(value: Any, numbered: bool) -> str:
+def class_name(value: Any, numbered: bool) -> str:
     """Return the name of a class; of numbers one without a fraction."""
     if not numbered:
         return str(value)
@@ -600,7 +601,7 @@ def _class_name(value: Any, numbered: bool) -> str:
         return str(value)
 
 
-def _classes(
+def classes_of(
     file: TableFile, target: str, values: Sequence[Any], rows: int
 ) -> tuple[tuple[str, ...], bool, Array]:
     """Return the names of the classes, whether they are integers, and the class of each value.
@@ -615,7 +616,7 @@ def _classes(
     received = ""
     if numbered and not all(number.is_integer() for number in numbers):
         received = f"numbers with fractions, such as {next(n for n in numbers if n % 1)}"
-    keys = [_class_name(value, numbered) for value in values]
+    keys = [class_name(value, numbered) for value in values]
     names = sorted({*keys}, key=(lambda key: (float(key), "")) if numbered else str)
     if not received and not 2 <= len(names) <= max(2, rows // 2):
         received = f"{len(names)} different values in {rows} rows"

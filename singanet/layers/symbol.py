@@ -108,8 +108,6 @@ class Symbol:
     """
 
     __slots__ = ("call", "full", "index", "kind", "mask", "shape")
-    # NumPy leaves the operators to this class.
-    __array_ufunc__ = None
 
     def __init__(self, call: Application, index: int, shape: Shape) -> None:
         self.call = call
@@ -126,6 +124,19 @@ class Symbol:
 
     if not TYPE_CHECKING:  # else type checkers accept any attribute
         __getattr__ = missing_attribute
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
+        """Return the symbol of an operator after an array. Errors: other functions of NumPy's."""
+        sign = _SIGNS.get(ufunc.__name__)
+        if sign is None or method != "__call__" or given:
+            raise _of_numpy(ufunc, self)
+        if sign == "@":
+            return _functional().matmul(*inputs)
+        return _computed(sign, *inputs)
+
+    def __array_function__(self, function: Any, types: Any, given: Any, named: Any) -> Any:
+        """Errors: `ArgumentError` always, as NumPy's functions are for arrays."""
+        raise _of_numpy(function, self)
 
     def __add__(self, other: Any) -> Symbol:
         return _computed("+", self, other)
@@ -212,6 +223,26 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"Symbol({self.call.layer.name!r}, index={self.index}, shape={self.shape})"
+
+
+_SIGNS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "matmul": "@",
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
+"""The operators by the names of NumPy's functions."""
+
+
+def _of_numpy(function: Any, symbol: Symbol) -> ArgumentError:
+    name = function.__name__
+    there = hasattr(_functional(), name)
+    return ArgumentError(
+        f"np.{name}",
+        expected="arrays",
+        received=repr(symbol),
+        advice=f"call singanet.functional.{name}"
+        if there
+        else "compute symbols by operators, singanet.functional, or a layer of your own",
+    )
 
 
 def _functional() -> Any:

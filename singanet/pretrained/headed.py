@@ -121,7 +121,7 @@ def planned(
     if form is not None:
         plan.base, plan.prefix, plan.spread = form.base or family.bare[0], form.prefix, form.spread
     elif architecture not in family.bare:
-        plan.prefix = row.prefix
+        plan.prefix, plan.spread = row.prefix, row.spread
     if kind == CHOICE:
         plan.choices = classes if isinstance(classes, int) else 2
         classes = None

@@ -49,6 +49,14 @@ def _spread_of_t5(c: Config, name: str) -> float:
     return c.number("initializer_factor", 1.0) * c.count("d_model", 512) ** -0.5
 
 
+def _spread_of_images(c: Config, name: str) -> float:
+    vision = c.values.get("vision_config")
+    width = Config(vision if isinstance(vision, Mapping) else {}, "config").count(
+        "hidden_size", 768
+    )
+    return c.number("initializer_factor", 1.0) * width**-0.5
+
+
 def _spread_of_modernbert(c: Config, name: str) -> float:
     if name.startswith("classifier"):
         return c.count("hidden_size", 768) ** -0.5
@@ -92,13 +100,15 @@ class Heads:
     """The heads of a family, and the ``prefix`` of the model's arrays in its language model.
 
     ``encoder`` is the class of the encoder alone, whose files omit the arrays of ``decoder.``;
-    ``embeds`` is False for an encoder-decoder without such a class.
+    ``embeds`` is False for an encoder-decoder without such a class. ``spread`` is of heads that the
+    family draws.
     """
 
     prefix: str
     heads: Mapping[str, HeadForm] = field(default_factory=dict)
     encoder: str = ""
     embeds: bool = True
+    spread: Spread = usual_spread
 
 
 _HIDDEN = ("classifier_dropout", "hidden_dropout_prob")
@@ -226,7 +236,7 @@ HEADS: Mapping[str, Heads] = {
     "bert": _encoder("Bert", "bert.", _POOLED, _POOLED),
     "bloom": _decoder("Bloom", "transformer.", question="transformer.", **_OWN),
     "camembert": _encoder("Camembert", "roberta.", _OWN_DENSE),
-    "clip": Heads("", embeds=False),
+    "clip": Heads("", embeds=False, spread=_spread_of_images),
     "convnext": Heads("convnext."),
     "deberta-v2": _encoder(
         "DebertaV2", "deberta.", _DEBERTA, _DEBERTA, _PLAIN
@@ -272,7 +282,7 @@ HEADS: Mapping[str, Heads] = {
     "qwen3_moe": _decoder("Qwen3Moe", question="transformer."),
     "resnet": Heads("resnet."),
     "roberta": _encoder("Roberta", "roberta.", _OWN_DENSE),
-    "siglip": Heads("", embeds=False),
+    "siglip": Heads("", embeds=False, spread=_spread_of_images),
     "smollm3": _decoder("SmolLM3", question="transformer."),
     "stablelm": _decoder("StableLm"),
     "starcoder2": _decoder("Starcoder2"),

@@ -103,7 +103,7 @@ class PretrainedNet(FeedForwardNet):
         mask = "attention_mask" if "attention_mask" in names else None
         return "input_ids", next((start for start in starts if is_int(start, 0)), 0), mask
 
-    def _places(self, length: int) -> dict[str, Mapping[int, Sequence[int]]]:
+    def _places(self, length: int) -> dict[str, Any]:
         encoder = self._encoder()
         if "decoder_input_ids" not in self.ports().inputs:
             return {}

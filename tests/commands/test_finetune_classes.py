@@ -160,6 +160,11 @@ def test_the_column_of_texts_is_chosen(models, tmp_path, refused):
     ("number,kind\n1,x\n2,y\n", (), "one column of texts beside --target; received none"),
     (None, ("--head", "token-classification"), "--head: expected 'sequence-classification'"),
     (None, ("--head", "classes"), "remove it to train a language model"),
+    (None, ("--head", "sequence_classification"), "did you mean 'sequence-classification'"),
+    ("said,kind\na,0.5\nb,1.5\nc,0.5\nd,1\n", (), "numbers with fractions, such as 0.5"),
+    ("said,kind\na,x\n  ,y\n", (), r"line 3, column 'said'.*expected a text"),
+    ("said,kind\n" + "king " * 99 + ",x\n" + "ghost " * 99 + ",y\n", ("--too-long", "skip"),
+     "expected a text of at most 48 tokens; received longer ones alone"),
     (None, ("--method", "dpo"), "--head: expected --method full, lora or blocks"),
     (None, ("--prompt", "Say"), "--prompt: expected a language model"),
     (None, ("--data", "a.jsonl"), "--data: expected a table for --head"),
@@ -176,6 +181,18 @@ def test_what_is_refused(models, rows, tmp_path, refused, rows_of, options, said
     argv = ["finetune", models["llama"], "--data", data, "--out", out, *QUICK, *options]
     assert re.search(said, refused(*argv))
     assert not out.exists()
+
+
+def test_the_classes_are_told(models, tmp_path, capsys):
+    """Those that are numbers are whole, and a slip such as a space is seen."""
+    rows = [("a ghost", 0.0), ("the king", 1.0)] * 4
+    (tmp_path / "a.csv").write_text("said,kind\n" + "".join(f"{s},{k}\n" for s, k in rows))
+    argv = ["finetune", models["bert"], "--data", tmp_path / "a.csv", "--out", tmp_path / "run"]
+    quick = ["--head", "sequence-classification", "--target", "kind", "--length", 48]
+    assert main([str(each) for each in (*argv, *quick, "--validation-split", 0)]) == 0
+    assert "a.csv: texts of 'said', classes of 'kind': 0 (4), 1 (4)" in capsys.readouterr().err
+    config = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert config["id2label"] == {"0": "0", "1": "1"}
 
 
 def test_unknown_classes_are_refused(tuned, tmp_path, refused):

@@ -11,7 +11,16 @@ from singanet.errors import ArgumentError, StateMismatchError
 from singanet.optimizer import SGD
 from singanet.pretrained import heads
 from singanet.pretrained.families import FAMILIES
-from tests.pretrained.peers import MODELS, batch, in_files, queries_for, torch, transformers, write
+from tests.pretrained.peers import (
+    MODELS,
+    batch,
+    in_files,
+    make,
+    queries_for,
+    torch,
+    transformers,
+    write,
+)
 from tests.pretrained.test_families import expect_same_bits, named, named_gradients
 
 AUTO = {
@@ -249,6 +258,15 @@ def test_a_classifier_gets_other_classes_and_keeps_the_rest(tmp_path):
     assert "id2label" not in asks.config
     words = pretrained.load(write(made("roberta", heads.TOKEN), tmp_path / "b"), head="embedding")
     assert words.config["architectures"] == ["RobertaModel"]
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_new_classes_of_towers_have_the_distribution_of_transformers(name, tmp_path):
+    write(make(name, 5), tmp_path)
+    with pytest.warns(RuntimeWarning):
+        net = pretrained.load(tmp_path, head="image-classification", classes=400, seed=1)
+    weights = net["logits"].params["weight"].value
+    assert weights.std() == pytest.approx(len(weights) ** -0.5, rel=0.05)
 
 
 def test_new_heads_have_the_distribution_of_transformers(tmp_path):

@@ -27,9 +27,17 @@ from singanet.commands.runs.run_options import RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, SampleTask, Task, split
 from singanet.data import ArrayLoader, Tokenizer
 from singanet.data.row_files import Samples
-from singanet.data.table_files import SUFFIXES, Chunk, TableFile, is_text_column, open_table
+from singanet.data.table_files import (
+    SUFFIXES,
+    Chunk,
+    TableFile,
+    class_name,
+    classes_of,
+    is_text_column,
+    open_table,
+)
 from singanet.data.tokens.text_files import Fragment, batch_of
-from singanet.errors import DataError, SingaNetError, brief, one_of
+from singanet.errors import DataError, SingaNetError, brief, did_you_mean, one_of
 from singanet.models import ModelEntry
 from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
@@ -69,7 +77,7 @@ def classification_task(
     path = str(options.validation if evaluates and options.validation else options.data)
     table = read_texts(path, options.text, options.target, labelled)
     known = _labels(place)
-    classes = known if evaluates else _classes(table, known)
+    classes = known if evaluates else _classes(table, known, str(options.target))
     with warnings.catch_warnings():
         if not evaluates:
             # That the head is new is expected here.
@@ -93,7 +101,8 @@ def _expect_options(options: RunOptions) -> None:
         expected = repr(SEQUENCE)
         advice = "train other heads in Python: pretrained.load(folder, head=...)"
         if options.head not in KINDS:
-            advice = "remove it to train a language model"
+            usual = "remove it to train a language model"
+            advice = did_you_mean(str(options.head), (SEQUENCE,), usual)
         raise refusal("--head", expected, repr(options.head), advice)
     if is_by_preferences(options):
         raise refusal("--head", "--method full, lora or blocks", options.method, "remove one")
@@ -131,9 +140,10 @@ def _set_padding(net: PretrainedNet, tokenizer: Tokenizer) -> None:
 
 @dataclass(frozen=True)
 class TextTable:
-    """The texts of a table, and their labels, None if they are not wanted."""
+    """The texts of a ``column``, and their labels, None if they are not wanted."""
 
     file: TableFile
+    column: str
     texts: list[str]
     labels: list[str] | None
 
@@ -163,7 +173,7 @@ def read_texts(path: str, text: str | None, target: str | None, labelled: bool) 
             advice = "add --text COLUMN" if found else "pass a table with a column of texts"
             raise refusal(f"data {path!r}", expected, one_of(found, 8) or "none", advice, DataError)
         text = found[0]
-    made = TextTable(file, [], [] if labelled else None)
+    made = TextTable(file, text, [], [] if labelled else None)
     for chunk in file.chunks([text, *([str(target)] if labelled else [])]):
         _take(made, chunk, text, str(target))
     return made
@@ -171,7 +181,7 @@ def read_texts(path: str, text: str | None, target: str | None, labelled: bool) 
 
 def _take(made: TextTable, chunk: Chunk, text: str, target: str) -> None:
     for row, value in enumerate(chunk.columns[text], chunk.first):
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value.strip():
             raise made.refused(row, text, "a text", value)
         made.texts.append(value)
     if made.labels is None:
@@ -182,15 +192,19 @@ def _take(made: TextTable, chunk: Chunk, text: str, target: str) -> None:
         made.labels.append(str(value))
 
 
-def _classes(table: TextTable, known: Sequence[str]) -> list[str]:
+def _classes(table: TextTable, known: Sequence[str], target: str) -> list[str]:
     """Return the classes of the rows, in the order of the model if it has the same ones."""
-    found = sorted(set(table.labels or ()))
+    assert table.labels is not None
+    found = sorted(set(table.labels))
     if set(found) == set(known):
         return [*known]
     if len(found) < 2:
         expected = "two or more classes"
         raise refusal(table.file.where, expected, one_of(found), "add rows of others", DataError)
-    return sorted(found, key=int) if all(name.isdecimal() for name in found) else found
+    names, _, numbers = classes_of(table.file, target, found, len(table.texts))
+    named = {value: names[number] for value, number in zip(found, numbers, strict=True)}
+    table.labels[:] = [named[label] for label in table.labels]
+    return [*names]
 
 
 class TokenRows:
@@ -270,6 +284,10 @@ class PublishedClasses(SampleTask):
                 rest, taken = split(len(y), options.kept_back, options.seed)
             self.data = _Parts(x.subset(rest), y[rest], x.subset(taken), y[taken])
         self.tests = bool(options.kept_back)
+        counts = zip(self.class_names, np.bincount(y, minlength=len(classes)), strict=True)
+        told = one_of([f"{name} ({count:,})" for name, count in counts], 12).replace("'", "")
+        columns = f"texts of {table.column!r}, classes of {options.target!r}"
+        self.about = f"{Path(self.name).name}: {columns}: {told}"
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Task:
@@ -293,6 +311,10 @@ class PublishedClasses(SampleTask):
                 cut = np.concatenate([ids[: length - len(after)], after])
                 rows.append(cut if len(ids) > length else ids)
                 kept.append(k)
+        if not rows:
+            expected = f"a text of at most {length} tokens"
+            advice = "pass --too-long cut, or a larger --length"
+            raise refusal(table.file.where, expected, "longer ones alone", advice, DataError)
         tokens: Any = TokenRows(rows)
 
         def made(some: Any) -> dict[str, Array]:
@@ -305,11 +327,12 @@ class PublishedClasses(SampleTask):
         if table.labels is None:
             return np.zeros(len(table.texts), np.int32)
         ids = {name: k for k, name in enumerate(self.class_names)}
-        for row, label in enumerate(table.labels):
+        labels = [each if each in ids else class_name(each, True) for each in table.labels]
+        for row, label in enumerate(labels):
             if label not in ids:
                 expected = f"a class of the model: {one_of(self.class_names, 12)}"
                 raise table.refused(row, str(self._options.target), expected, label)
-        return np.array([ids[label] for label in table.labels], np.int32)
+        return np.array([ids[label] for label in labels], np.int32)
 
     def _loader(self, *given: Any, **more: Any) -> ArrayLoader:
         loader = super()._loader(*given, **more)

@@ -61,9 +61,11 @@ def preference_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
         raise refusal("--no-pack", "both answers of a pair in a row", "it", "remove it")
     try:
         drawn = drawn_net(place, PACKED)
-    except ArgumentError as error:
-        expected = f"--method {options.method} of a model that reads segments"
-        raise refusal("--method", expected, error.received, "tune another model") from None
+    except ArgumentError:
+        expected = f"for --method {options.method} a model that separates the texts of a row"
+        received = drawn_net(place).config.get("architectures", ["another"])[0]
+        advice = "tune a model such as a Llama, Mistral, Qwen or Phi-3"
+        raise refusal(f"model {str(place)!r}", expected, received, advice) from None
     expect_causal(drawn, place)
     length = length_of(options.length, drawn)
     base = pretrained.load(place, inputs=PACKED, seed=options.seed)

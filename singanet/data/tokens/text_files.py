@@ -21,6 +21,11 @@ from singanet.errors import DataError, brief
 from singanet.types import Array
 
 SUFFIXES = (".txt", ".jsonl")
+_OTHER_FORMATS = {
+    ".json": "a list becomes .jsonl by jq -c '.[]' OLD.json > NEW.jsonl",
+    ".csv": "convert it; a table of texts and classes is for singanet finetune --head",
+    ".parquet": "convert it; a table of texts and classes is for singanet finetune --head",
+}
 MAX_LINE = 1 << 24
 """The most bytes of a line."""
 
@@ -86,18 +91,25 @@ class TextFiles:
         while cut and validated < wanted:
             cut -= 1
             validated += sizes[cut]
-        if not 0 < cut < len(sizes):
+        # A long line may fill the last blocks, in which no line begins then.
+        while cut > 0 and not any(map(self._has_lines, range(cut, len(sizes)))):
+            cut -= 1
+        if not 0 < cut < len(sizes) or not any(map(self._has_lines, range(cut))):
             raise DataError(
                 f"text files {[str(path) for path in self.sizes][:3]}",
-                expected="blocks of text on both sides of the split",
-                received=f"{len(sizes)} in all",
-                advice="read smaller blocks (window), or pass a separate file for validation",
+                expected="blocks of text on both sides of the split, to train on and to validate",
+                received=f"{sum(map(self._has_lines, range(len(sizes))))} in all",
+                advice="add texts, read smaller blocks (window), pass a separate file for"
+                " validation, or keep none back",
             )
         found = copy(self), copy(self)
         for each, part in zip(found, (slice(cut), slice(cut, None)), strict=True):
             each.blocks = self.blocks[part]
             each._part = f"{self._part}\n{part.start} {part.stop}"
         return found
+
+    def _has_lines(self, block: int) -> bool:
+        return any(True for part in self.blocks[block] for _ in _lines(part))
 
     @property
     def _fingerprint(self) -> int:
@@ -122,7 +134,7 @@ def _found(path: Path) -> list[Path]:
                 f"text file {str(path)!r}",
                 expected=f"a name that ends in {' or '.join(SUFFIXES)}",
                 received=brief(path.suffix),
-                advice="rename it, or convert it to such a format",
+                advice=_OTHER_FORMATS.get(path.suffix.lower(), "convert it to such a format"),
             )
         return [path]
     return sorted(

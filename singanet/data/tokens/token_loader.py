@@ -92,6 +92,13 @@ class TokenLoader(Described):
         world_size: int = 1,
     ) -> None:
         where = type(self).__name__
+        if not isinstance(tokenizer, Tokenizer):
+            raise ArgumentError(
+                f"{where}, tokenizer",
+                expected="a Tokenizer of singanet",
+                received=brief(tokenizer)[:80],
+                advice="pass singanet.pretrained.tokenizer(folder)",
+            )
         self.tokenizer = tokenizer
         self.batch_size = checked_count(where, "batch_size", batch_size, 1)
         self.length = checked_count(where, "length", length, 1)
@@ -145,7 +152,7 @@ class TokenLoader(Described):
                     type(self).__name__,
                     expected="a text of two tokens or more",
                     received=f"none in {one_of(map(str, self.files.sizes), 3)}",
-                    advice="check the files",
+                    advice="check the files, and whether all texts are longer than length",
                 )
             self.set_epoch(epoch + 1)
         while upcoming is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -16,6 +17,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.described import with_inner
 from singanet.base.files import expect_inside, hold, let_go, path_of
 from singanet.base.processes import LEAVING
+from singanet.base.tracebacks import users_level
 from singanet.checkpoint import FORMATS, write_state
 from singanet.checkpoint.sharded import remove_state
 from singanet.engine.net import Net
@@ -226,6 +228,13 @@ class SWA(_Averages):
     def on_train_end(self) -> None:
         """Copy the averages into the net and renew its statistics if ``keep_at_end``."""
         super().on_train_end()
+        if not self.epochs:
+            warnings.warn(
+                f"SWA averaged no epoch: it starts with epoch {self.start}, counted from 0, and the"
+                f" fit ended after {self.session.epoch}",
+                RuntimeWarning,
+                stacklevel=users_level(),
+            )
         if self._ends_in_net():
             self._renew_statistics()
 

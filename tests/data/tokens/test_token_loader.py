@@ -114,6 +114,29 @@ def test_a_single_block_is_not_parted(tokenizer, texts):
     assert len(loader.files.blocks) == 1
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_line_longer_than_the_blocks_is_on_one_side(tokenizer, tmp_path, place):
+    lines = [json.dumps({"text": "the king"})] * 20
+    lines.insert(0 if place == "first" else 20, json.dumps({"text": "a ghost " * 60}))
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    loader = TextFolder(tmp_path, tokenizer, 2, 32, window=40)
+    whole = pairs_in(loader)
+    taken = loader.keep_back(0.1)
+    assert sorted(pairs_in(loader) + pairs_in(taken)) == sorted(whole)
+
+
+def test_a_single_line_is_not_parted(tokenizer, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a ghost " * 60}))
+    loader = TextFolder(tmp_path, tokenizer, 2, 32, window=40)
+    with pytest.raises(DataError, match="both sides of the split.*received 1 in all"):
+        loader.keep_back(0.1)
+
+
+def test_a_tokenizer_is_one_of_this_library(texts):
+    with pytest.raises(ArgumentError, match="TextFolder, tokenizer: .*pretrained.tokenizer"):
+        TextFolder(texts[0], "model", 2, 32)
+
+
 def test_packed_rows_are_full_and_segments_are_texts(tokenizer, texts):
     batches = list(TextFolder(texts[0], tokenizer, 4, 64, seed=1))
     assert [sorted(x) for x, _ in batches] == [["input_ids", "segments"]] * len(batches)
