@@ -18,6 +18,7 @@ from singanet.base.kinds import PAGE
 from singanet.layers import GRU, LSTM, RNN
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops, numpy_ops, threads
+from singanet.ops.casts import has_compiler
 from singanet.ops.interface import Prepared
 from singanet.ops.onednn import OneDnnOps, recurrent, set_threads
 from singanet.ops.onednn.recurrent import SEVERAL, Sizes, backward, infer, train, written
@@ -140,6 +141,25 @@ def test_prepared_weights_give_the_same_bits(onednn, reverse):
     got = forward(onednn, "lstm", case, keep=False)
     for one, two in zip(got.states, wanted.states, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("n", [1, 5])
+def test_predictors_compile_the_steps_of_a_sequence(onednn, n, reverse):
+    from singanet.ops.compiled.engine import is_wide
+
+    case, starts = case_of("lstm", 40, n, 7, 96, reverse=reverse), [None, None]
+    fits = recurrent.lstm_layer.routes[0].fits
+    assert not fits(onednn, case, starts, False)
+    wanted = forward(onednn, "lstm", case, keep=False)
+    onednn.prepared = Prepared()
+    assert fits(onednn, case, starts, False) == (n == 1 or not is_wide())
+    assert not fits(onednn, case, starts, True)
+    got = forward(onednn, "lstm", case, keep=False)
+    end = case.direction.end
+    np.testing.assert_allclose(got.states[0], wanted.states[0], rtol=0, atol=3e-6)
+    np.testing.assert_allclose(got.states[1][end], wanted.states[1][end], rtol=0, atol=3e-6)
 
 
 # -- Factors in bfloat16 --------------------------------------------------------------------------

@@ -140,7 +140,8 @@ def _back_function(sloped: bool) -> CompiledFunction:
     return engine.known(recurrent.lstm_back, sloped)
 
 
-lstm_layer = in_order(Route("compiled", _forward, _fits), last=by_numpy.lstm_layer)
+lstm_steps = Route("compiled", _forward, _fits)
+lstm_layer = in_order(lstm_steps, last=by_numpy.lstm_layer)
 lstm_layer_backward = in_order(
     Route("compiled", _back, _fits_back), last=by_numpy.lstm_layer_backward
 )

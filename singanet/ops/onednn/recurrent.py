@@ -23,6 +23,7 @@ import numpy as np
 from singanet.base.kinds import PAGE, Ranges, union
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.plans import SHARED, Build
+from singanet.ops.llvm.recurrent import lstm_steps
 from singanet.ops.numpy import recurrent as by_numpy
 from singanet.ops.numpy.recurrent import state_buffer
 from singanet.ops.onednn.base import OneDnnBase
@@ -446,7 +447,22 @@ def _lstm_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
     return serves(ops, case)
 
 
+def _are_compiled(
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> bool:
+    """Whether a predictor's steps are LLVM's: those of one sequence, whose units threads share.
+
+    Without registers of 512 bits oneDNN 3.2 arranges the factors again at each step.
+    """
+    if ops.prepared is None or keep or not lstm_steps.fits(ops, case, starts, keep):
+        return False
+    from singanet.ops.compiled.engine import is_wide
+
+    return case.x.shape[1] == 1 or not is_wide()
+
+
 lstm_layer = in_order(
+    Route("compiled", lstm_steps.run, _are_compiled),
     Route(
         "prepared",
         _prepared_layer,
