@@ -199,18 +199,17 @@ class _WholeProduct(_Product):
                         code.fetch(self.codes, at, size)
                     else:
                         code.bring(self.codes, code.sum(at, self._size), size)
-                    words = [
-                        code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v)) for v in vectors
-                    ]
-                    for four in range(4):
-                        whole = [whole_of(code, self.kind, word, block, four) for word in words]
-                        for k in some:
-                            number = self._group_of(code.sum(row, k), GROUP)
-                            number = code.sum(number, code.times(step, 4), BLOCK * block + four)
-                            factor = code.all_of(self.x, code.times(number, FLOAT))
-                            for v, each in enumerate(whole):
+                    # A word is widened and multiplied before the next, so that registers suffice.
+                    for v in vectors:
+                        word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
+                        for four in range(4):
+                            whole = whole_of(code, self.kind, word, block, four)
+                            for k in some:
+                                number = self._group_of(code.sum(row, k), GROUP)
+                                number = code.sum(number, code.times(step, 4), BLOCK * block + four)
+                                factor = code.all_of(self.x, code.times(number, FLOAT))
                                 key = block, k, v
-                                sums[key] = code.add_product(sums[key], factor, each)
+                                sums[key] = code.add_product(sums[key], factor, whole)
                 self._add(sums, row, vector)
 
 
