@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import names_of
-from singanet.pretrained.adapter import load_adapter, save_adapter
-from singanet.pretrained.loading import PretrainedNet, build, load
-from singanet.pretrained.preference import preference_net
-from singanet.pretrained.saving import save
-from singanet.pretrained.source import tokenizer
+from singanet.base.elsewhere import names_when_asked
+
+if TYPE_CHECKING:  # else when they are asked for: a process that reads a model writes none
+    from singanet.pretrained.adapter import load_adapter, save_adapter
+    from singanet.pretrained.loading import PretrainedNet, build, load
+    from singanet.pretrained.preference import preference_net
+    from singanet.pretrained.saving import save
+    from singanet.pretrained.source import tokenizer
 
 __all__ = [
     "PretrainedNet",
@@ -29,4 +31,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
-    __getattr__, __dir__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)
