@@ -1,8 +1,9 @@
 """Write functions of convolutions that treat each channel, or small groups of them, separately.
 
 Groups have as many inputs as outputs. A function is written for groups of 1, 2, 4 or 8 channels:
-a vector of outputs then reads the same channels of the images. The group 0 stands for any multiple
-of `PIXELS` from one vector on, an argument of the function.
+a vector of outputs then reads the same channels of the images. The group 0 of `Windows` stands for
+any multiple of `PIXELS` from one vector on, an argument of functions, see
+`singanet.ops.compiled.groups`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import COPIED, FLOAT, LANES, PIXELS, READ
+from singanet.ops.compiled.sizes import FLOAT, LANES, PIXELS
 
 _VECTOR = FLOAT * LANES
 
 
-class _Windows:
+class Windows:
     """The places of windows in channels-last images, and the ``numbers`` that they follow from.
 
     The numbers: channels, at least ``vectors`` vectors; channels of a group; for lines and then
@@ -102,32 +103,12 @@ class _Windows:
             return loaded
         return [self.code.repeated(value, self.group, number) for value in loaded]
 
-    def each_of_group(
-        self, body: Callable[..., None], kept: dict[Any, Value], chains: int = 1
-    ) -> None:
-        """Write ``body`` for the number of each channel in a group, and its chain of ``chains``."""
-        if self.group:
-            for number in range(self.group):
-                body(number, *[number % chains][: chains - 1])
-            return
-        with self.code.each(0, self.each, chains, kept) as number:
-            for chain in range(chains):
-                body(self.code.sum(number, chain), *[chain][: chains - 1])
-
     @contextmanager
-    def some_channels(self) -> Iterator[tuple[Value, Value]]:
-        """Write a loop over vectors: yield their first channel, and the first that they read.
-
-        The last vectors end with the pixel, or with the group if it is an argument.
-        """
+    def some_channels(self) -> Iterator[Value]:
+        """Write a loop over vectors: yield their first channel; the last end with the pixel."""
         code = self.code
-        if self.group:
-            with code.each(0, self.channels, self.together) as number:
-                channel = code.lesser(number, code.less(self.channels, self.together))
-                yield channel, channel
-            return
-        with code.each(0, self.channels, self.each) as start, self.vectors_of(start) as channel:
-            yield channel, start
+        with code.each(0, self.channels, self.together) as number:
+            yield code.lesser(number, code.less(self.channels, self.together))
 
     @contextmanager
     def vectors_of(self, start: Value) -> Iterator[Value]:
@@ -147,13 +128,42 @@ class _Windows:
         with self.vectors_of(start) as channel:
             yield channel, start
 
+    def copy(
+        self,
+        line: tuple[Value, Value],
+        target: tuple[Value, Value],
+        columns: tuple[Value, Value, Value],
+        floats: Value,
+    ) -> None:
+        """Copy pixels between the first two ``columns``; the others up to the third become 0.
+
+        ``line`` and ``target`` are a pointer and the bytes before the first pixel, and another
+        with a number of pixels of so many ``floats``.
+        """
+        code, (pointer, source), (room, first), (begin, end, stop) = (
+            self.code, line, target, columns,
+        )  # fmt: skip
+
+        def each_vector(column: Value, body: Callable[[Value, Value], None]) -> None:
+            start = code.times(code.sum(first, column), floats, FLOAT)
+            with code.each(0, floats, LANES) as number:
+                at = code.times(code.lesser(number, code.less(floats, LANES)), FLOAT)
+                body(code.sum(start, at), at)
+
+        for some in ((0, begin), (end, stop)):
+            with code.each(*some) as column:
+                each_vector(column, lambda place, _: code.store(code.number(0.0), room, place))
+        with code.each(begin, end) as column:
+            pixel = code.beyond(pointer, code.sum(source, code.times(column, self.across)))
+            each_vector(column, lambda place, at: code.store(code.floats(pixel, at), room, place))
+
 
 def convolution(vectors: int, taps: int, plain: bool, biased: bool, group: int = 1) -> Code:
     """Write a function of y, x, kernels (kh·kw·group, channels) and, if ``biased``, the bias.
 
     The lines of the kernels have `LANES` more floats. The kernels have ``taps`` columns, or any
     number of them for 0; ``plain`` ones have stride and dilation 1 along a line. Integer arguments:
-    those of `_Windows`; the first element of the kernels, those between their lines and between
+    those of `Windows`; the first element of the kernels, those between their lines and between
     their columns; the pixels of an image of y, its first one, those between lines and between
     columns; the range of lines.
     """
@@ -164,16 +174,16 @@ class _Convolution:
     def __init__(self, vectors: int, taps: int, plain: bool, biased: bool, group: int) -> None:
         self.plain, pointers = plain, 3 + biased
         name = f"depthwise_{vectors}_{taps}_{plain}_{biased}_{group}"
-        code = self.code = Code(name, pointers, numbers=_Windows.NUMBERS + 9)
+        code = self.code = Code(name, pointers, numbers=Windows.NUMBERS + 9)
         self.y, self.x, self.kernels, *self.bias = code.arguments[:pointers]
         numbers, rest = code.arguments[pointers:-9], code.arguments[-9:]
         self.taps, self.first, self.down, self.across = taps, *rest[:3]
         *self.made, first, last = rest[3:]
-        windows = self.windows = _Windows(code, numbers, vectors, group)
+        windows = self.windows = Windows(code, numbers, vectors, group)
         # One more vector, so that the lines' starts do not share a few sets of the cache.
         self.line = code.times(code.sum(windows.channels, LANES), FLOAT)
         # One pixel has several sums, which do not wait for each other.
-        self.chains = min(group or PIXELS, PIXELS)
+        self.chains = min(group, PIXELS)
         inner, end = windows.inner()
         # Without as many inner pixels as are computed together, all are computed one by one.
         fits = code.whole(code.less(end, inner), PIXELS)
@@ -185,30 +195,30 @@ class _Convolution:
             image, start, row, _ = self.made
             sample, height = code.whole(line, windows.outs[0]), code.rest(line, windows.outs[0])
             target = code.sum(start, code.times(sample, image), code.times(height, row))
-            with windows.some_channels() as channels:
+            with windows.some_channels() as channel:
                 with code.each(begin, stop, PIXELS) as column:
                     # The last pixels end with the inner ones, and may be computed again.
                     last_ones = code.less(stop, PIXELS)
-                    self._pixels(found, target, code.lesser(column, last_ones), channels, PIXELS)
+                    self._pixels(found, target, code.lesser(column, last_ones), channel, PIXELS)
                 for edge in ((0, begin), (stop, windows.outs[1])):
                     with code.each(*edge) as column:
-                        self._pixels(found, target, column, channels, 1)
+                        self._pixels(found, target, column, channel, 1)
 
     def _pixels(
         self,
         line: tuple[Value, tuple[Value, Value], Value],
         target: Value,
         column: Value,
-        channels: tuple[Value, Value],
+        channel: Value,
         count: int,
     ) -> None:
         """Write one pixel of a line of y, or as many as are computed together."""
-        code, windows, (channel, read) = self.code, self.windows, channels
+        code, windows = self.code, self.windows
         sample, heights, top = line
         left = code.less(code.times(column, windows.strides[1]), windows.pads[1])
         sums = self._begun(channel, count)
         with code.each(*heights, kept=sums) as a:
-            row = windows.place(code.sum(windows.row(sample, top, a), left), read)
+            row = windows.place(code.sum(windows.row(sample, top, a), left), channel)
             tap = code.times(code.sum(self.first, code.times(a, self.down)), windows.each)
             weights = code.sum(code.times(tap, self.line), code.times(channel, FLOAT))
             if count == 1:
@@ -260,13 +270,14 @@ class _Convolution:
             start = code.sum(row, code.times(windows.spread, b))
             pixels = [code.beyond(self.x, code.sum(start, offset)) for offset in offsets]
 
-            def add(number: Value) -> None:
+            def add(number: int) -> None:
                 factors = windows.floats(column, code.times(number, self.line))
                 for p, pixel in enumerate(pixels):
                     for v, value in enumerate(windows.values(pixel, 0, number)):
                         sums[p, v] = code.add_product(sums[p, v], value, factors[v])
 
-            windows.each_of_group(add, sums)
+            for number in range(windows.group):
+                add(number)
 
     def _column(self, weights: Value, b: Value) -> Value:
         """Return the pointer to a column of a kernel's row."""
@@ -284,25 +295,26 @@ class _Convolution:
             pixel = code.beyond(self.x, code.sum(row, code.times(b, windows.spread)))
             column = self._column(weights, b)
 
-            def add(number: Value, chain: int = 0) -> None:
+            def add(number: int, chain: int) -> None:
                 values = windows.values(pixel, 0, number)
                 factors = windows.floats(column, code.times(number, self.line))
                 for v in windows.vectors:
                     sums[chain, v] = code.add_product(sums[chain, v], values[v], factors[v])
 
-            windows.each_of_group(add, sums, self.chains)
+            for number in range(windows.group):
+                add(number, number % self.chains)
 
 
 def gradient(vectors: int, taps: int) -> Code:
     """Write a function of the sums of parts (parts, kh·kw, channels), x and dy.
 
-    The kernels have ``taps`` columns. Integer arguments: those of `_Windows`; the lines of dy, the
+    The kernels have ``taps`` columns. Integer arguments: those of `Windows`; the lines of dy, the
     lines of a part, and the range of parts.
     """
-    code = Code(f"depthwise_gradient_{vectors}_{taps}", 3, numbers=_Windows.NUMBERS + 4)
+    code = Code(f"depthwise_gradient_{vectors}_{taps}", 3, numbers=Windows.NUMBERS + 4)
     totals, x, dy = code.arguments[:3]
     *numbers, lines, each, first, last = code.arguments[3:]
-    windows = _Windows(code, numbers, vectors)
+    windows = Windows(code, numbers, vectors)
     inner, end = windows.inner()
     positions = code.times(*windows.kernels)
 
@@ -338,137 +350,10 @@ def gradient(vectors: int, taps: int) -> Code:
     with code.each(first, last) as number:
         part, start = code.times(number, positions), code.times(number, each)
         # The last vectors may compute some channels again, from the start.
-        with windows.some_channels() as (channel, _):
+        with windows.some_channels() as channel:
             with code.each(0, positions) as position:
                 zeros = [code.number(0.0)] * vectors
                 windows.store(zeros, totals, windows.place(code.sum(part, position), channel))
             with code.each(start, code.lesser(code.sum(start, each), lines)) as line:
                 add(line, channel, part)
     return code
-
-
-def gradient_of_groups(group: int) -> Code:
-    """Write a function of the kernels' gradient (kh·kw·group, channels), x and dy.
-
-    Integer arguments: those of `_Windows`, the samples, the lines of dy that are summed together,
-    the pixels of their copies, and a range of groups, or of vectors of whole groups. A line's copy
-    has room for the pixels that its windows read, divided by the stride.
-    """
-    return _GroupsGradient(group).code
-
-
-class _GroupsGradient:
-    def __init__(self, group: int) -> None:
-        code = self.code = Code(f"groups_gradient_{group}", 3, numbers=_Windows.NUMBERS + 5)
-        self.totals, self.x, self.dy = code.arguments[:3]
-        *numbers, samples, self.lines, self.apart, first, last = code.arguments[3:]
-        windows = self.windows = _Windows(code, numbers, 1, group)
-        self.slopes, self.images = code.room(COPIED), code.room(READ)
-        # Floats of a pixel, and pixels of a line, of the images' copy.
-        self.read = LANES if group else windows.each
-        self.wide = code.times(self.apart, windows.strides[1])
-        # Lines of the images at a stride lie beside each other: so many.
-        reach = code.times(code.less(windows.kernels[0], 1), windows.dilations[0])
-        self.high = code.sum(self.lines, code.whole(reach, windows.strides[0]))
-        with code.each(first, last) as number, windows.part(number) as channels:
-            with code.each(0, code.times(*windows.kernels, windows.each)) as line:
-                place = windows.place(line, channels[0])
-                code.store(code.number(0.0), self.totals, place)
-            with code.each(0, samples) as sample, code.each(0, windows.outs[0], self.lines) as top:
-                bottom = code.lesser(code.sum(top, self.lines), windows.outs[0])
-                self._copy_lines(sample, top, bottom, channels)
-                with code.each(0, windows.kernels[0]) as a:
-                    self._add(top, bottom, a, channels[0])
-
-    def _copy_lines(
-        self, sample: Value, top: Value, bottom: Value, channels: tuple[Value, Value]
-    ) -> None:
-        """Copy lines of a sample of dy, and those of x that they depend on."""
-        code, windows, (channel, read) = self.code, self.windows, channels
-        (height, width), (down, _) = windows.sizes, windows.strides
-        with code.each(top, bottom) as row:
-            line = code.sum(code.times(sample, windows.outs[0]), row)
-            source = windows.place(code.times(line, windows.outs[1]), channel)
-            target = code.times(code.less(row, top), self.apart)
-            self._copy(self.dy, source, self.slopes, target, (0, windows.outs[1], self.apart))
-        left = code.lesser(windows.pads[1], self.wide)
-        right = code.lesser(code.sum(left, width), self.wide)
-        above = code.less(code.times(top, down), windows.pads[0])
-        reach = code.times(code.less(windows.kernels[0], 1), windows.dilations[0])
-        below = code.less(code.times(code.less(bottom, 1), down), windows.pads[0])
-        rows = code.greater(above, 0), code.lesser(code.sum(below, reach, 1), height)
-        with code.each(*rows) as row:
-            line = code.sum(code.times(sample, height), row)
-            source = windows.place(code.less(code.times(line, width), left), read)
-            target = code.times(self._place(code.less(row, above)), self.wide)
-            self._copy(self.x, source, self.images, target, (left, right, self.wide), self.read)
-
-    def _place(self, row: Value) -> Value:
-        """Return the line of the copy of a row of the images."""
-        code, stride = self.code, self.windows.strides[0]
-        return code.sum(code.times(code.rest(row, stride), self.high), code.whole(row, stride))
-
-    def _add(self, top: Value, bottom: Value, a: Value, channel: Value) -> None:
-        """Add the products of some lines and of a kernel's row."""
-        code, windows = self.code, self.windows
-        begin, stop = windows.columns(a, axis=0)
-        begin, stop = code.greater(begin, top), code.lesser(stop, bottom)
-        start = code.times(code.less(begin, top), self.apart)
-        lines = code.less(stop, code.sum(top, 1))
-        end = code.sum(code.times(lines, self.apart), windows.outs[1])
-        line = code.times(self._place(code.times(a, windows.dilations[0])), self.wide)
-        with code.each(0, windows.kernels[1]) as b:
-            tap = code.sum(code.times(a, windows.kernels[1]), b)
-            pixel = code.sum(line, code.times(b, windows.dilations[1]))
-            self._tap(channel, tap, pixel, (start, end))
-
-    def _copy(
-        self,
-        pointer: Value,
-        source: Value,
-        room: Value,
-        target: Value,
-        columns: tuple[Value, Value, Value],
-        floats: Value = LANES,
-    ) -> None:
-        """Copy a line's pixels between the first two ``columns``; the others become 0."""
-        code, windows, (begin, end, stop) = self.code, self.windows, columns
-
-        def each_vector(column: Value, body: Callable[[Value, Value], None]) -> None:
-            start = code.times(code.sum(target, column), floats, FLOAT)
-            with code.each(0, floats, LANES) as number:
-                at = code.times(code.lesser(number, code.less(floats, LANES)), FLOAT)
-                body(code.sum(start, at), at)
-
-        for some in ((0, begin), (end, stop)):
-            with code.each(*some) as column:
-                each_vector(column, lambda place, _: code.store(code.number(0.0), room, place))
-        with code.each(begin, end) as column:
-            pixel = code.beyond(pointer, code.sum(source, code.times(column, windows.across)))
-            each_vector(column, lambda place, at: code.store(code.floats(pixel, at), room, place))
-
-    def _tap(self, channel: Value, tap: Value, first: Value, pixels: tuple[Value, Value]) -> None:
-        """Add the products of an element of the kernel; it reads from the pixel ``first`` on."""
-        code, windows = self.code, self.windows
-        pixel = code.times(self.read, FLOAT)
-        images = code.beyond(self.images, code.times(first, pixel))
-        step = code.times(windows.strides[1], pixel)
-
-        def some_of_group(some: list[Value]) -> None:
-            sums = {number: code.number(0.0) for number in range(len(some))}
-            with code.each(*pixels, kept=sums) as p:
-                given = code.floats(self.slopes, code.times(p, _VECTOR))
-                at = code.times(p, step)
-                for k, number in enumerate(some):
-                    (value,) = windows.values(images, at, number)
-                    sums[k] = code.add_product(sums[k], value, given)
-            for k, number in enumerate(some):
-                place = windows.place(code.sum(code.times(tap, windows.each), number), channel)
-                total = code.add(code.floats(self.totals, place), sums[k])
-                code.store(total, self.totals, place)
-
-        for start in range(0, windows.group, PIXELS):
-            some_of_group([*range(start, min(start + PIXELS, windows.group))])
-        if not windows.group:
-            with code.each(0, windows.each, PIXELS) as start:
-                some_of_group([code.sum(start, k) for k in range(PIXELS)])

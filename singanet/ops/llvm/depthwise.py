@@ -20,7 +20,7 @@ from singanet.ops.compiled.sizes import COPIED, LANES, PIXELS, READ
 from singanet.ops.costs import Case
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
+from singanet.ops.llvm.plans import CompiledPlan, Crew, Stages, shared
 from singanet.ops.numpy import conv
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -148,11 +148,12 @@ def _fit_groups(ops: PlannedOps, x: Array, y: Shape, weight: Shape, window: Wind
     """Whether a function serves groups of several inputs and as many outputs."""
     channels, group = weight[:2]
     small = group in _WRITTEN and channels % LANES == 0
+    large = group >= LANES and group % PIXELS == 0
     return (
         window.groups > 1
         and window.groups * group == channels == x.shape[1]
-        and (small or (group >= LANES and group % PIXELS == 0))
         and _is_served(ops, x, y, weight, window)
+        and (small or (large and _block(window, group, y[3])[0] > 0))
     )
 
 
@@ -231,10 +232,40 @@ def _forward_plan(
     """Operands: outputs, images, kernels and, if ``biased``, the bias."""
     outs = window._out_size(*images[1:3])
     whole = 0, window.kernel[1], 1, prod(outs), 0, outs[1], 1
-    numbers = *_numbers(images, outs, window, group), *whole
-    stages = shared(numbers, (images[0] * outs[0],), crew.threads)
+    stages = _lines_shared(crew, images, outs, window, group, whole)
     function = _convolution(images[3], group, window, biased)
     return CompiledPlan(crew, function, stages, reads=(1, 2, 3)[: 2 + biased], writes=(0,))
+
+
+def _lines_shared(
+    crew: Crew,
+    images: Shape,
+    outs: tuple[int, ...],
+    window: Window,
+    group: int,
+    more: tuple[int, ...],
+) -> Stages:
+    """Return the calls of a convolution; large groups copy the lines of a block of outputs."""
+    n, numbers = images[0], (*_numbers(images, outs, window, group), *more)
+    if group < LANES:
+        return shared(numbers, (n * outs[0],), crew.threads)
+    lines, wide = _block(window, group, outs[1])
+    # Several blocks for each thread.
+    lines = max(1, min(lines, outs[0], n * outs[0] // (4 * crew.threads)))
+    return shared((*numbers, lines, wide), (n * -(-outs[0] // lines),), crew.threads)
+
+
+def _block(window: Window, group: int, width: int) -> tuple[int, int]:
+    """Return the lines of outputs of a block, and the pixels of a line that they read.
+
+    There may be room for none.
+    """
+    (down, across), (high, wide) = window.stride, (max(each, 1) for each in window.extent)
+    pixels = (width - 1) * across + wide
+    vectors = pixels * -(-group // LANES)
+    # Half of the room stays in the core's own cache.
+    lines = max((READ // 2 // vectors - high) // down + 1, 1)
+    return lines * (((lines - 1) * down + high) * vectors <= READ), pixels
 
 
 class _Phase(NamedTuple):
@@ -269,8 +300,7 @@ def _data_plan(
     crew: Crew, slopes: Shape, images: Shape, window: Window, group: int
 ) -> CompiledPlan:
     """Operands: the images' gradient, the outputs' gradients, the flipped kernels."""
-    n, *_, c = slopes
-    _, height, width, _ = images
+    _, height, width, c = images
     down, across = window.stride
     stages: list[Sequence[tuple[int, ...]]] = []
     for row, column in product(_phases(window, 0, height), _phases(window, 1, width)):
@@ -279,8 +309,7 @@ def _data_plan(
         counts, columns = (row.pixels, column.pixels), window.kernel[1]
         taken = row.first * columns + column.first, down * columns, across
         made = height * width, row.start * width + column.start, down * width, across
-        numbers = *_numbers(slopes, counts, part, group), *taken, *made
-        stages += shared(numbers, (n * row.pixels,), crew.threads)
+        stages += _lines_shared(crew, slopes, counts, part, group, (*taken, *made))
     plain = replace(window, stride=(1, 1))
     if window.stride != (1, 1):
         # The function for any number of columns.
@@ -297,7 +326,9 @@ def _groups_plan(
     lines, apart = _copied(window, group, width)
     numbers = *_numbers(images, (height, width), window, group), n, min(lines, height), apart
     stages = shared(numbers, (c // max(group, LANES),), crew.threads)
-    return CompiledPlan(crew, _group_gradient(_written(group)), stages, reads=(1, 2), writes=(0,))
+    # A function takes any large group.
+    function = _group_gradient(group if group < LANES else 0)
+    return CompiledPlan(crew, function, stages, reads=(1, 2), writes=(0,))
 
 
 def _copied(window: Window, group: int, width: int) -> tuple[int, int]:
@@ -307,11 +338,6 @@ def _copied(window: Window, group: int, width: int) -> tuple[int, int]:
     apart = width + -(-max(wide - across, 0) // across)
     lines = READ // (down * across * apart * -(-group // LANES)) - (high - 1) // down
     return max(min(COPIED // apart, lines), 0), apart
-
-
-def _written(group: int) -> int:
-    """Return the group of a function; 0 if it takes any."""
-    return 0 if group >= LANES else group
 
 
 def _weights_plan(crew: Crew, images: Shape, slopes: Shape, window: Window) -> CompiledPlan:
@@ -324,11 +350,21 @@ def _weights_plan(crew: Crew, images: Shape, slopes: Shape, window: Window) -> C
 
 
 def _convolution(channels: int, group: int, window: Window, biased: bool) -> CompiledFunction:
-    many = (channels if group < LANES else group) >= 2 * LANES
-    # The function for any group is one for any kernel.
-    taps = window.kernel[1] if group < LANES else 0
+    if group >= LANES:
+        return _convolution_of_groups(group >= 2 * LANES, biased)
+    taps = window.kernel[1]
     plain = taps > 0 and window.stride[1] == window.dilation[1] == 1
-    return _convolution_of(many, taps, plain, biased, _written(group))
+    return _convolution_of(channels >= 2 * LANES, taps, plain, biased, group)
+
+
+@cache
+def _convolution_of_groups(many: bool, biased: bool) -> CompiledFunction:
+    from singanet.ops.compiled import engine, groups
+
+    vectors = 2 if many and engine.is_wide() else 1
+    # So many sums do not wait for each other, and are in registers.
+    pixels = PIXELS * 2 // vectors if engine.is_wide() else PIXELS
+    return engine.known(groups.convolution, vectors, pixels, biased)
 
 
 @cache
@@ -343,9 +379,9 @@ def _convolution_of(
 
 @cache
 def _group_gradient(group: int) -> CompiledFunction:
-    from singanet.ops.compiled import depthwise, engine
+    from singanet.ops.compiled import engine, groups
 
-    return engine.known(depthwise.gradient_of_groups, group)
+    return engine.known(groups.gradient, group)
 
 
 @cache
