@@ -106,18 +106,22 @@ def without_compiler(monkeypatch):
         monkeypatch.setattr(module, "has_compiler", lambda: False)
 
 
-def test_products(ops, narrow):
+def test_products(ops, narrow, monkeypatch):
     def takes(m, k, n, kind=np.float32):
         return kernels.is_small(ops, draw(m, k).astype(kind), draw(k, n).astype(kind), None)
 
     assert takes(1, 1024, 1024)
     assert takes(32, 64, 64)
-    for other in ((1, 1025, 1024), (129, 64, 64), (4, 64, 64, np.float64), (0, 64, 64)):
+    for other in ((1, 1025, 1024), (4, 64, 64, np.float64), (0, 64, 64)):
         assert not takes(*other)
     # Otherwise oneDNN has kernels for constants.
     from singanet.ops.compiled.engine import is_wide
 
-    assert takes(33, 64, 64) == takes(128, 784, 512) == (not is_wide())
+    monkeypatch.setattr(kernels, "cache_size", lambda: 1 << 18)
+    for some in ((33, 64, 64), (128, 784, 512), (129, 256, 256)):
+        assert takes(*some) == (not is_wide())
+    for other in ((129, 256, 257), (128, 2049, 64), (kernels._MOST_ROWS + 1, 8, 8)):
+        assert not takes(*other)
     assert not kernels.is_small(ops, draw(2, 3, 4), draw(4, 5), None)
     assert not kernels.is_small(ops, draw(2, 4), draw(4, 5), draw(5).astype(np.float64))
     assert not kernels.is_small(narrow, draw(4, 64), draw(64, 64), None)
@@ -567,6 +571,20 @@ def test_threads_share_products_of_few_rows_to_the_same_bits(ops, narrow, rows, 
     assert not kernels.product_of_rows.fits(narrow, x, weight, None)
     monkeypatch.setattr(kernels, "cache_size", lambda: 4 * 300 * LANES)
     assert not kernels.product_of_rows.fits(ops, x, weight, None)
+
+
+@pytest.mark.parametrize("rows", [129, 300, 513])
+def test_blocks_of_rows_have_the_same_bits_on_threads(ops, rows, monkeypatch):
+    x, weight, line = draw(rows, 30), draw(30, 50, seed=1), draw(50, seed=2)
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        monkeypatch.setattr(kernels, "is_worth_threads", lambda *given, count=count: count > 1)
+        ops.trim(prepared=True)
+        found.append(kernels.multiply(ops, x, weight, line, relu=True))
+    close(found[0], np.maximum(x @ weight + line, 0))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_products_with_one_matrix_in_lanes(ops, narrow, monkeypatch):

@@ -138,12 +138,12 @@ def width_of(outputs: int, rows: int) -> int:
 def product(width: int, relu: bool) -> Code:
     """Write a function of products, rows, matrix and bias.
 
-    Integer arguments: the numbers of rows, inputs and outputs, and the range of panels. The matrix
-    has panels of ``width`` columns, each (inputs, width), the bias one line; both are padded to
-    whole panels. Relu preserves NaN.
+    Integer arguments: the numbers of inputs and outputs, the ranges of rows and of panels. The
+    matrix has panels of ``width`` columns, each (inputs, width), the bias one line; both are padded
+    to whole panels. Relu preserves NaN.
     """
-    code = Code(f"dense_{width}_{relu}", pointers=4, numbers=5)
-    y, x, matrix, bias, rows, inputs, outputs, begin, end = code.arguments
+    code = Code(f"dense_{width}_{relu}", pointers=4, numbers=6)
+    y, x, matrix, bias, inputs, outputs, start, stop, begin, end = code.arguments
     vectors = width // LANES
 
     def multiply(first: Value, count: int, panel: Value) -> None:
@@ -153,9 +153,9 @@ def product(width: int, relu: bool) -> Code:
         chains = 2 if count == 1 else 1
         sums = {}
         for v in range(vectors):
-            start = code.floats(bias, code.times(code.sum(column, LANES * v), FLOAT))
+            line = code.floats(bias, code.times(code.sum(column, LANES * v), FLOAT))
             for row in range(count):
-                sums[row, v, 0] = start
+                sums[row, v, 0] = line
                 if chains == 2:
                     sums[row, v, 1] = code.number(0.0)
 
@@ -182,15 +182,16 @@ def product(width: int, relu: bool) -> Code:
                     total = code.add(total, sums[row, v, 1])
                 if relu:
                     total = code.positive(total)
-                start = code.sum(column, LANES * v)
-                place = code.sum(code.times(code.sum(first, row), outputs), start)
-                left = code.first(code.less(outputs, start))
+                at = code.sum(column, LANES * v)
+                place = code.sum(code.times(code.sum(first, row), outputs), at)
+                left = code.first(code.less(outputs, at))
                 code.store_some(total, y, code.times(place, FLOAT), left)
 
-    together = code.times(code.whole(rows, _TOGETHER), _TOGETHER)
+    whole = code.times(code.whole(code.less(stop, start), _TOGETHER), _TOGETHER)
+    together = code.sum(start, whole)
     with code.each(begin, end) as panel:
-        with code.each(0, together, _TOGETHER) as first:
+        with code.each(start, together, _TOGETHER) as first:
             multiply(first, _TOGETHER, panel)
-        with code.each(together, rows) as first:
+        with code.each(together, stop) as first:
             multiply(first, 1, panel)
     return code

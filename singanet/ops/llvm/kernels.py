@@ -305,7 +305,12 @@ _ALONE = 1 << 20
 
 
 _SOME_ROWS = 128
-"""Rows for which oneDNN arranges both factors in each call, unless registers have 512 bits."""
+"""Rows for which oneDNN arranges both factors in each call, unless registers have 512 bits.
+
+More are multiplied in blocks of so many, which stay in the core's cache beside a small matrix.
+"""
+_MOST_ROWS = 128 * _SOME_ROWS
+"""Rows whose blocks take some 100 kB of calls."""
 
 
 def is_small(
@@ -318,17 +323,23 @@ def is_small(
         and not ops.narrow
         and ops.serves(1, x, weight, *rest)
         and has_compiler()
-        and len(x) * weight.size <= _most_adds(len(x), len(weight))
+        and len(x) * weight.size <= _most_adds(len(x), weight)
     )
 
 
-def _most_adds(rows: int, inputs: int) -> float:
+def _most_adds(rows: int, weight: Array) -> float:
     from singanet.ops.compiled.engine import is_wide
 
     if rows == 1:
         return _ALONE
-    fits = rows <= _SOME_ROWS and _panel_stays(inputs)
-    return math.inf if fits and not is_wide() else _SMALL
+    is_near = rows <= _MOST_ROWS and FLOAT * weight.size <= cache_size()
+    fits = rows <= _SOME_ROWS or is_near
+    return math.inf if fits and _panel_stays(len(weight)) and not is_wide() else _SMALL
+
+
+def _blocks(rows: int) -> list[tuple[int, int]]:
+    """Return ranges of rows that stay in the core's cache, of whole groups but for the last."""
+    return [(k, min(k + _SOME_ROWS, rows)) for k in range(0, rows, _SOME_ROWS)]
 
 
 def _panel_stays(inputs: int) -> bool:
@@ -404,7 +415,13 @@ def _product(
     crew: Crew, rows: int, inputs: int, outputs: int, width: int, relu: bool
 ) -> CompiledPlan:
     """Operands: the products, the rows, the matrix in panels, the padded bias."""
-    stages = shared((rows, inputs, outputs), (-(-outputs // width),), crew.joined)
+    panels, threads = -(-outputs // width), crew.joined
+    blocks = _blocks(rows)
+    if len(blocks) == 1:
+        stages = shared((inputs, outputs, 0, rows), (panels,), threads)
+    else:
+        calls = [(inputs, outputs, *block, 0, panels) for block in blocks]
+        stages = [calls] if threads > 1 else [[call] for call in calls]
     function = _product_function(width, relu)
     return CompiledPlan(crew, function, stages, reads=(1, 2, 3), writes=(0,))
 
