@@ -212,6 +212,7 @@ def generate(
         guide_in,
         model_in,
         streamed,
+        texts_alone,
         tokenizer_for,
     )
     from singanet.decoding import BeamSearch, Processors, Sampling
@@ -220,7 +221,8 @@ def generate(
     beams = BeamSearch._of(num_beams, length_penalty)
     sampling = Sampling(0.0 if num_beams > 1 else temperature, top_k, top_p, min_p)
     place = model_in(folder_of(model))
-    net = pretrained.load(place, inputs=["input_ids"])
+    with texts_alone(place):
+        net = pretrained.load(place, inputs=["input_ids"])
     expect_causal(net, place)
     tokenizer = tokenizer_for(net, place)
     chats = tokenizer.chat_template is not None and not raw

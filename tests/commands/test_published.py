@@ -10,6 +10,7 @@ import pytest
 from singanet import pretrained
 from singanet.__main__ import main
 from tests.commands.published import LLAMA, published
+from tests.pretrained.configs import CONFIGS
 
 
 def out_of(capsys, *argv):
@@ -157,6 +158,22 @@ def test_a_model_without_a_template_writes_on(tmp_path, capsys):
     folder = published(LLAMA, tmp_path, None)
     argv = ("generate", folder, "Speak", "--temperature", 0, "--length", 5)
     assert out_of(capsys, *argv) == out_of(capsys, *argv, "--raw")
+
+
+@pytest.mark.parametrize("argv", [
+    ("generate", "{}", "a"),
+    ("embed", "{}", "{}/a.txt", "--out", "{}/a.npy"),
+    ("finetune", "{}", "--data", "{}/a.txt", "--out", "{}/run"),
+    ("finetune", "{}", "--data", "{}/a.csv", "--out", "{}/run", "--target", "kind",
+     "--head", "sequence-classification"),
+])  # fmt: skip
+def test_an_encoder_decoder_is_refused_by_name(argv, tmp_path, refused):
+    published(CONFIGS["t5"] | {"vocab_size": 400}, tmp_path)
+    (tmp_path / "a.txt").write_text("a king\n")
+    (tmp_path / "a.csv").write_text("said,kind\na king,x\na ghost,y\n")
+    told = refused(*(part.format(tmp_path) for part in argv))
+    assert f"model '{tmp_path}': expected a model of texts alone" in told
+    assert "'decoder_input_ids'" in told
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, refused):

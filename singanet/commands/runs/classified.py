@@ -21,6 +21,7 @@ from singanet.commands.runs.published import (
     length_of,
     model_in,
     published_task,
+    texts_alone,
     tokenizer_for,
 )
 from singanet.commands.runs.run_options import RunOptions, refusal
@@ -78,7 +79,7 @@ def classification_task(
     table = read_texts(path, options.text, options.target, labelled)
     known = _labels(place)
     classes = known if evaluates else _classes(table, known, str(options.target))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), texts_alone(place):
         if not evaluates:
             # That the head is new is expected here.
             warnings.simplefilter("ignore", RuntimeWarning)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.adapter import expect_savable
+from singanet.pretrained.drawing import INPUTS
 from singanet.pretrained.heads import WORDS
 from singanet.pretrained.loading import Origin, make
 from singanet.pretrained.source import CONFIG, folder_of, open_source, read_settings
@@ -61,6 +63,22 @@ def model_in(path: str | os.PathLike[str]) -> Path:
     return made if (made / CONFIG).is_file() else Path(path)
 
 
+@contextmanager
+def texts_alone(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the model at ``path`` in the error for inputs that it does not have, or needs besides.
+
+    Errors: `ArgumentError`, such as for an encoder-decoder, whose decoder reads further ids.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        if error.where != INPUTS:
+            raise
+        received = f"one of the inputs {error.expected}"
+        advice = "train it in Python: net = pretrained.load(folder), and net.generate writes"
+        raise refusal(f"model {str(path)!r}", "a model of texts alone", received, advice) from None
+
+
 def drawn_net(
     path: str | os.PathLike[str],
     inputs: Sequence[str] | None = None,
@@ -73,7 +91,8 @@ def drawn_net(
     """
     with open_source(model_in(path)) as source:
         names = source.reader.entries
-        net = make(source.config, source.where, names, inputs, source.sentence).net
+        with texts_alone(path):
+            net = make(source.config, source.where, names, inputs, source.sentence).net
         net.origin = Origin(source.config, {}, {}, source.files, source.tokenizer)
     if like is not None:
         layers = list({id(node.layer): node.layer for node in net.nodes()}.values())

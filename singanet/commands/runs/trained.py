@@ -22,6 +22,7 @@ from singanet.commands.runs.published import (
     MODEL,
     is_published,
     model_in,
+    texts_alone,
     tokenizer_for,
 )
 from singanet.commands.runs.recipe import FINE_TUNING
@@ -422,7 +423,8 @@ def embedded(
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
     place = model_in(folder_of(model))
-    net = pretrained.load(place, inputs=OF_SENTENCES)
+    with texts_alone(place):
+        net = pretrained.load(place, inputs=OF_SENTENCES)
     if not has_embeddings(net):
         expected = "a folder of sentence-transformers with modules.json"
         received = (net.config.get("architectures") or ["another model"])[0]
