@@ -173,6 +173,7 @@ class SinusoidalPosition(Layer):
     Args:
         name: Name of the layer, a string.
         input_shape: Sample shape, to set the layer up at once.
+        halves: Whether all sines precede the cosines (Marian), instead of alternating with them.
 
     Examples:
         >>> x = singanet.Input("x", (10, 64))
@@ -182,13 +183,23 @@ class SinusoidalPosition(Layer):
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
 
+    def __init__(
+        self,
+        name: Name = None,
+        input_shape: GivenShape | None = None,
+        *,
+        halves: bool = False,
+    ) -> None:
+        super().__init__(name, input_shape)
+        self.halves = bool(halves)
+
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, E), unchanged."""
         return self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Add the positions to the sequences."""
-        return ctx.ops.add(x, ctx.by_starts(_waves_of, x.dtype, *x.shape[1:]))
+        return ctx.ops.add(x, ctx.by_starts(_waves_of, x.dtype, *x.shape[1:], self.halves))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Return the gradient itself."""
@@ -250,6 +261,12 @@ class Positions(Layer):
         return None, {}
 
 
+def wave_order(size: int, halves: bool) -> Array:
+    """Return the number of each of ``size`` waves in the order in which they alternate."""
+    order = np.arange(size)
+    return np.concatenate([order[::2], order[1::2]]) if halves else order
+
+
 def _waves_of(starts: Counts, dtype: np.dtype[Any], *sizes: int) -> Array:
     """Return `_waves` (T, E), or (N, T, E) if the sequences differ."""
     if isinstance(starts, int):
@@ -258,11 +275,11 @@ def _waves_of(starts: Counts, dtype: np.dtype[Any], *sizes: int) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _waves(first: int, steps: int, size: int) -> Array:
+def _waves(first: int, steps: int, size: int, halves: bool) -> Array:
     """Return the positions (T, E) starting at ``first``, in float64."""
-    pair = np.arange(size) // 2
-    angle = np.arange(first, first + steps)[:, None] / 10000.0 ** (2.0 * pair / size)
-    table: Array = np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle))
+    order = wave_order(size, halves)
+    angle = np.arange(first, first + steps)[:, None] / 10000.0 ** (2.0 * (order // 2) / size)
+    table: Array = np.where(order % 2, np.cos(angle), np.sin(angle))
     table.setflags(write=False)
     return table
 

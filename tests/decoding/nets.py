@@ -45,6 +45,7 @@ def attention(name="att", **options):
 
 MIXES = {
     "learned positions": lambda: [PositionEmbedding("where", first=2), attention()],
+    "sines, then cosines": lambda: [SinusoidalPosition("where", halves=True), attention()],
     "sines": lambda: [SinusoidalPosition("where"), attention(num_kv_heads=1), LayerNorm("norm")],
     "rotary, two layers": lambda: [
         attention("one", rotary=RotaryEmbedding()),

@@ -46,6 +46,11 @@ def sines(p, x):
     return y
 
 
+def sines_before_cosines(p, x):
+    size = x.shape[2]
+    return x + sines(p, 0 * x)[..., [*range(0, size, 2), *range(1, size, 2)]]
+
+
 def counted(p, x):
     y = np.ones_like(x)
     for n, row in enumerate(x):
@@ -74,6 +79,9 @@ CASES = {
     "Positions": case(lambda: Positions("where", 1), (6,), counted,
                       lambda rng, shape: rng.choice([0, 1, 1, 2, 3], shape)),
     "SinusoidalPosition": case(lambda: SinusoidalPosition("where"), (6, 5), sines),
+    "SinusoidalPosition in halves": case(
+        lambda: SinusoidalPosition("where", halves=True), (6, 5), sines_before_cosines
+    ),
     "ClassToken": case(lambda: ClassToken("token"), (4, 3), tokens),
     "ClassTokens": case(lambda: ClassToken("tokens", 3), (4, 3), tokens),
     "Weight": case(lambda: Weight("token", (3, 2)), (4,),

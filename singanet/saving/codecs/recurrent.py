@@ -12,6 +12,7 @@ import numpy as np
 from singanet import layers
 from singanet.checkpoint.keras import Variable
 from singanet.errors import ArgumentError, GraphError
+from singanet.layers.embedding import wave_order
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import at
@@ -675,7 +676,7 @@ def _write_sinusoidal_position(
 ) -> Value:
     shape: Any = layer.in_shapes
     steps, size = shape
-    places = np.arange(size)
+    places = wave_order(size, layer.halves)
     rate = 10000.0 ** (-2.0 * (places // 2) / size)
     # cos(x) = sin(x + π/2).
     phase = np.where(places % 2, np.pi / 2, 0.0)

@@ -190,6 +190,7 @@ MOVED = [
     (it(layers.PositionEmbedding), [SEQUENCE]),
     (it(layers.PositionEmbedding, 9, first=2), [SEQUENCE]),
     (it(layers.SinusoidalPosition), [(5, 7)]),
+    (it(layers.SinusoidalPosition, halves=True), [(5, 7)]),
 ]  # fmt: skip
 BOTH = {"bidirectional": True}
 RECURRENT = [
