@@ -2,8 +2,9 @@
 
 `loading` opens a `source`, builds the net of its `config` and reads the arrays; `saving` writes
 them. `families` lists the families, in `decoders` (`llama_families`, `gpt_families`), `encoders`,
-`modernbert`, `deberta`, `encoder_decoders`, `vision`, `swin`, `image_text`, by `drawing`. Heads
-are in `heads`, `headed` adds one, `preference` that of pairs. Others: `gguf_models`, `adapter`.
+`modernbert`, `deberta`, `encoder_decoders`, `vision`, `swin`, `beit`, `image_text`, by `drawing`.
+Heads are in `heads`, `headed` adds one, `preference` that of pairs. Others: `gguf_models`,
+`adapter`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from singanet import functional
 from singanet.base.arguments import is_int, is_number
 from singanet.errors import ConfigError, SingaNetError, did_you_mean, one_of
-from singanet.layers import Index, L2Norm, Reduce, RotaryEmbedding
+from singanet.layers import Index, L2Norm, Positions, Reduce, RotaryEmbedding
 from singanet.layers.symbol import Symbol
 
 T = TypeVar("T")
@@ -24,9 +25,9 @@ _SILENT = frozenset({
     "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dtype", "encoder_stride",
     "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_factor",
     "initializer_range", "is_decoder_only", "is_llama_config", "keys_to_ignore_at_inference",
-    "label2id", "language", "mask_token_id", "max_length", "model_type", "n_ctx", "num_labels",
-    "output_attentions", "output_hidden_states", "output_past", "pad_token_id", "prefix",
-    "pretraining_tp", "problem_type", "qa_dropout", "return_dict",
+    "label2id", "language", "mask_token_id", "max_length", "model_type", "n_ctx", "name",
+    "num_labels", "output_attentions", "output_hidden_states", "output_past", "pad_token_id",
+    "prefix", "pretraining_tp", "problem_type", "qa_dropout", "return_dict",
     "sbert_ce_default_activation_function", "sentence_transformers", "sep_token_id",
     "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
     "transformers.js_config", "transformers_version", "use_cache", "use_return_dict",
@@ -259,17 +260,18 @@ _MODES = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
 }
+_STEPS = {"first": 0, "last": -1}
 _OTHER_MODES = (
     "pooling_mode_mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens",
-    "pooling_mode_lasttoken",
 )
 
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """Pooling over steps: the "first", or the "mean" or "max" of unmasked ones.
+    """Pooling over steps: the "first", or the "last", the "mean" or the "max" of unmasked ones.
 
     Of images (C, H, W) the steps are rows and columns. ``unit`` normalises the result to length 1.
     """
@@ -281,12 +283,22 @@ class SentencePooling:
         """Return ``sentence_embedding`` of the last hidden states ``x``."""
         name = "pooling" if self.unit else NAME
         y: Symbol
-        if self.mode == "first":
-            y = Index(name, [0])(x)
+        if self.mode == "last" and mask is not None:
+            y = last_step(x, mask, 0, name)
+        elif self.mode in _STEPS:
+            y = Index(name, [_STEPS[self.mode]])(x)
         else:
             axis = 1 if len(x.shape) == 2 else (2, 3)
             y = Reduce(name, self.mode, axis=axis)(*([x] if mask is None else [x, mask]))
         return L2Norm(NAME, epsilon=1e-24)(y) if self.unit else y
+
+
+def last_step(x: Symbol, ids: Symbol, padding: int, name: str = "last_step") -> Symbol:
+    """Return the last step of ``x`` whose id is not ``padding``."""
+    positions = Positions("head_positions", padding)(ids)
+    last = functional.equal(positions, functional.max(positions, axis=1, keepdims=True))
+    y: Symbol = Reduce(name, "mean", axis=1)(x, last)
+    return y
 
 
 def pooling_of(modules: Any, where: str, settings: Callable[[str], Any]) -> SentencePooling:
@@ -316,7 +328,8 @@ def _mode(c: Config) -> str:
     chosen = [mode for key, mode in _MODES.items() if c.flag(key, False)]
     named = c.take("pooling_mode")
     c.end()
-    chosen += [] if named is None else [{"cls": "first"}.get(str(named), str(named))]
+    others = {"cls": "first", "lasttoken": "last"}
+    chosen += [] if named is None else [others.get(str(named), str(named))]
     if len(chosen) != 1 or chosen[0] not in _MODES.values():
-        raise c.refused("pooling_mode", "'cls', 'mean' or 'max'", chosen)
+        raise c.refused("pooling_mode", "'cls', 'lasttoken', 'mean' or 'max'", chosen)
     return chosen[0]

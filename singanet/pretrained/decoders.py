@@ -89,10 +89,11 @@ class DecoderSettings:
 
     ``parallel``: attention and unit read the block's input, and both are added to it; the unit
     reads the output of attention's norm, unless it has a norm of its own. ``after_add``: the norms
-    after attention and unit follow the residual sums. ``by_head``: in an array of queries, keys and
-    values these alternate by the heads of the keys. ``transposed``: matrices are (out, in) in the
-    files. ``first_position`` is the row of the first step in the table of learned positions.
-    ``padding`` is the default of ``pad_token_id``, ``pads`` whether that row gets no gradient.
+    after attention and unit follow the residual sums. An array of queries, keys and values has
+    ``groups`` equal groups, each with its part of the three in the ``order``. ``transposed``:
+    matrices are (out, in) in the files. ``first_position`` is the row of the first step in the
+    table of learned positions. ``padding`` is the default of ``pad_token_id``, ``pads`` whether
+    that row gets no gradient.
     """
 
     modules: Modules
@@ -115,7 +116,8 @@ class DecoderSettings:
     head_bias: bool = False
     parallel: bool = False
     after_add: bool = False
-    by_head: bool = False
+    groups: int = 1
+    order: tuple[str, str, str] = ("query", "key", "value")
     transposed: bool = True
     norm: QueryKeyNorm | None = None
     relative: Alibi | None = None
@@ -184,7 +186,7 @@ def read_sizes(
         longest=c.count(of["longest"], longest),
         activation=_chosen(c, of["activation"], activation),
         tied=c.flag("tie_word_embeddings", tied),
-        of_weights=c.share(of["of_weights"], of_weights),
+        of_weights=c.share(of["of_weights"], of_weights) if of["of_weights"] else of_weights,
         normalise=normalise,
         turns=[None] * depth,
         windows=[None] * depth,
@@ -203,18 +205,20 @@ def decoder_family(
     causal: str = "ForCausalLM",
     bare: str = "Model",
     others: tuple[tuple[str, str], ...] = (),
+    older: tuple[str, ...] = (),
 ) -> Family:
     """Return the family of the classes ``name`` + ``causal`` and ``name`` + ``bare``.
 
-    ``read`` reads its configs; ``others`` are patterns of other array names.
+    ``read`` reads its configs; ``others`` are patterns of other array names, and ``older`` further
+    names of the first class.
     """
     bare = name + bare
     return Family(
-        partial(draw, read), (name + causal, bare), bare=(bare,), others=others, idle=_IDLE
+        partial(draw, read), (name + causal, bare, *older), bare=(bare,), others=others, idle=_IDLE
     )
 
 
-_IDLE = (r".*rotary_emb\.inv_freq", r".*\.(attn|attention)\.(masked_)?bias")
+_IDLE = (r".*rotary_emb\.inv_freq", r".*\.(attn|attention)\.((masked_)?bias|causal_mask)")
 """Buffers of angles and of causal masks, which older versions of transformers wrote."""
 
 
@@ -330,12 +334,9 @@ class _Block:
             relative=m.relative,
         )
         places = self._places("output", names.output)
-        for order, (part, module) in enumerate(
-            (("query", names.query), ("key", names.key), ("value", names.value))
-        ):
+        for part, module in (("query", names.query), ("key", names.key), ("value", names.value)):
             if names.joined:
-                groups = m.kv_heads if m.by_head else 1
-                places |= self._places(part, names.joined, order, groups)
+                places |= self._places(part, names.joined, m.order.index(part), m.groups)
             else:
                 places |= self._places(part, module)
         for part, module in (("query", names.query_norm), ("key", names.key_norm)):

@@ -1,4 +1,4 @@
-"""Published encoder-decoders: T5 and mT5, BART and mBART, and Whisper."""
+"""Published encoder-decoders: T5 and mT5, BART and its relatives, and Whisper."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from singanet.layers import (
     RelativePositions,
     RMSNorm,
     Scale,
+    SinusoidalPosition,
 )
 from singanet.layers.symbol import Symbol
 from singanet.params.param import Param
@@ -199,8 +200,9 @@ class BartSettings:
     """The sizes of both stacks of a BART.
 
     ``first``: norms precede attention and units, and each stack ends in one (mBART). Positions
-    start at the row ``row`` of their tables. ``embedding_norm`` is whether one follows embeddings,
-    ``key_bias`` whether keys have a bias.
+    start at the row ``row`` of their tables. With ``sines`` they are not trained, and computed
+    unless the files have them. ``embedding_norm`` is whether one follows embeddings, ``key_bias``
+    whether keys have a bias.
     """
 
     vocabulary: int
@@ -217,20 +219,30 @@ class BartSettings:
     padding: int | None
     scale: float = 1.0
     row: int = 2
+    sines: bool = False
     embedding_norm: bool = True
     key_bias: bool = True
 
 
 def _read_bart(d: ModelDrawing) -> BartSettings:
-    c, first = d.config, d.config.values["model_type"] == "mbart"
+    c, kind = d.config, d.config.values["model_type"]
+    first, sines = kind in ("mbart", "pegasus"), kind in ("marian", "pegasus")
     c.only(add_bias_logits=False, add_final_layer_norm=first, normalize_before=first)
-    c.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)
+    c.only(normalize_embedding=not sines, static_position_embeddings=sines)
+    c.only(share_encoder_decoder_embeddings=True)
+    if sines:
+        c.skip("extra_pos_embeddings", "decoder_vocab_size")  # unused in transformers
+    else:
+        c.only(extra_pos_embeddings=2)
     longest = c.count("max_position_embeddings", 1024)
     c.skip("classif_dropout")
     # The arguments of net.generate.
     c.skip("early_stopping", "num_beams", "no_repeat_ngram_size", "min_length", "length_penalty")
-    made = _stacks(d, 50265, 1024, 12, 16, 4096, 0.1, (longest, longest))
-    made.first = first
+    c.skip("bad_words_ids")
+    words, padding = {"marian": (58101, 58100), "pegasus": (50265, 0)}.get(kind, (50265, 1))
+    made = _stacks(d, words, 1024, 12, 16, 4096, 0.1, (longest, longest), padding)
+    made.first, made.sines, made.embedding_norm = first, sines, not sines
+    made.row = 0 if sines else 2
     made.scale = made.width**0.5 if c.flag("scale_embedding", False) else 1.0
     return made
 
@@ -377,8 +389,12 @@ class _BartStack:
             x = Scale(f"{self.name}/scale", m.scale)(x)
         place = ArrayPlace(f"{self.base}.embed_positions.weight")
         name = f"{self.name}/positions"
-        positions = PositionEmbedding(name, m.longest[self.k], first=m.row)
-        x = d.put(positions, x, weight=place)
+        if m.sines and place.name not in (d.names or ()):
+            x = SinusoidalPosition(name, halves=True)(x)
+        else:
+            positions = PositionEmbedding(name, m.longest[self.k], first=m.row)
+            x = d.put(positions, x, weight=place)
+            positions.params["weight"].trainable = not m.sines
         if m.embedding_norm:
             own = f"{self.base}.layernorm_embedding"
             x = d.layer_norm(x, f"{self.name}/embedding_norm", 1e-5, own)
@@ -435,8 +451,8 @@ def _t5(name: str) -> Family:
     return Family(draw_t5, classes, bare=classes[1:], idle=_IDLE)
 
 
-def _bart(name: str, **generation: int) -> Family:
-    classes = (f"{name}ForConditionalGeneration", f"{name}Model")
+def _bart(name: str, head: str = "ForConditionalGeneration", **generation: int) -> Family:
+    classes = (f"{name}{head}", f"{name}Model")
     generation = {"bos_token_id": 0, "forced_eos_token_id": 2, **generation}
     return Family(draw_bart, classes, bare=classes[1:], generation=generation)
 
@@ -446,6 +462,8 @@ FAMILIES: Mapping[str, Family] = {
     "mt5": _t5("MT5"),
     "bart": _bart("Bart", decoder_start_token_id=2),
     "mbart": _bart("MBart"),
+    "marian": _bart("Marian", "MTModel", forced_eos_token_id=0),
+    "pegasus": _bart("Pegasus", decoder_start_token_id=0, forced_eos_token_id=1),
     "whisper": Family(
         draw_whisper, ("WhisperForConditionalGeneration", "WhisperModel"), bare=("WhisperModel",)
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 from singanet.errors import ConfigError, brief, did_you_mean, one_of
 from singanet.pretrained import (
+    beit,
     deberta,
     encoder_decoders,
     encoders,
@@ -31,6 +32,7 @@ FAMILIES: Mapping[str, Family] = {
     **vision.FAMILIES,
     **image_text.FAMILIES,
     **swin.FAMILIES,
+    **beit.FAMILIES,
 }
 
 

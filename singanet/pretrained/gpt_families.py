@@ -75,7 +75,7 @@ def _gpt2(c: Config) -> DecoderSettings:
 def _gpt_bigcode(c: Config) -> DecoderSettings:
     one = c.flag("multi_query", True)
     made = _gpt2_like(c, "gelu_pytorch_tanh", 1 if one else None)
-    made.by_head = True
+    made.groups = made.kv_heads
     # Older versions of transformers wrote settings of kernels.
     c.skip("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads")
     c.skip("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
@@ -159,6 +159,48 @@ def _gptj(c: Config) -> DecoderSettings:
     return made
 
 
+def _codegen(c: Config) -> DecoderSettings:
+    made = _gptj(c)
+    made.modules = replace(made.modules, joined="attn.qkv_proj")
+    # The array is in four parts, as it was trained on as many devices.
+    made.groups, made.order = 4, ("query", "value", "key")
+    return made
+
+
+_MPT = replace(
+    _GPT2,
+    positions="",
+    block="blocks.{}",
+    norms=("norm_1", "", "norm_2", ""),
+    joined="attn.Wqkv",
+    output="attn.out_proj",
+    up="ffn.up_proj",
+    down="ffn.down_proj",
+    norm="norm_f",
+)
+
+
+def _mpt(c: Config) -> DecoderSettings:
+    keys = {"width": "d_model", "depth": "n_layers", "heads": "n_heads", "longest": "max_seq_len"}
+    keys |= dict.fromkeys(("kv_heads", "head_size", "hidden", "activation", "of_weights"), "")
+    norm = partial(LayerNorm, epsilon=c.number("layer_norm_epsilon", 1e-5), center=False)
+    made = read_sizes(c, _MPT, norm, keys, ratio=4, activation="gelu", tied=True)
+    made.pads, made.relative = False, Alibi()
+    attention = c.section("attn_config")
+    if attention is not None:
+        attention.only(attn_type="multihead_attention", alibi=True, alibi_bias_max=8)
+        attention.only(clip_qkv=None, prefix_lm=False, qk_ln=False, attn_uses_sequence_id=False)
+        made.scale = attention.number_or_none("softmax_scale")
+        made.of_weights = made.dropout = attention.share("attn_pdrop")
+        attention.skip("attn_impl", "is_encoder_decoder")
+        attention.end()
+    # Unused in transformers.
+    c.skip("emb_pdrop", "embedding_fraction", "expansion_ratio", "init_config", "init_device")
+    c.skip("learned_pos_emb", "logit_scale", "no_bias", "norm_type", "resid_pdrop", "verbose")
+    c.skip("tokenizer_name")
+    return made
+
+
 _GPT_NEOX = Modules(
     base="gpt_neox.",
     table="embed_in",
@@ -176,7 +218,8 @@ _GPT_NEOX = Modules(
 def _gpt_neox(c: Config) -> DecoderSettings:
     keys = {"kv_heads": "", "head_size": ""}
     made = read_sizes(c, _GPT_NEOX, _norm(c, "layer_norm_eps"), keys, activation="gelu")
-    made.parallel, made.by_head, made.pads = c.flag("use_parallel_residual", True), True, False
+    made.parallel, made.groups = c.flag("use_parallel_residual", True), made.kv_heads
+    made.pads = False
     made.biases, made.hidden_bias = c.flag("attention_bias", True), True
     made.dropout = made.table_dropout = c.share("hidden_dropout")
     theta, fraction = c.number("rotary_emb_base", 10000.0), c.number("rotary_pct", 0.25)
@@ -186,6 +229,7 @@ def _gpt_neox(c: Config) -> DecoderSettings:
     turns = rotary(c, made.longest, {"": theta}, fraction)
     made.turns = [turns[""]] * made.depth
     c.skip("classifier_dropout", "is_decoder")
+    c.skip("attention_probs_dropout_prob", "hidden_dropout_prob")  # unused in transformers
     return made
 
 
@@ -213,7 +257,7 @@ def _bloom(c: Config) -> DecoderSettings:
     keys["longest"] = "seq_length"
     made = read_sizes(c, _BLOOM, _norm(c), keys, ratio=4, activation="gelu_new", tied=True)
     made.biases, made.hidden_bias = True, True
-    made.by_head, made.pads, made.relative = True, False, Alibi()
+    made.groups, made.pads, made.relative = made.kv_heads, False, Alibi()
     made.dropout = c.share("hidden_dropout")
     c.only(apply_residual_connection_post_layernorm=False)
     c.skip("slow_but_exact", "unk_token_id")
@@ -252,7 +296,7 @@ def _falcon(c: Config) -> DecoderSettings:
         activation="gelu",
         tied=True,
     )
-    made.parallel, made.by_head, made.pads = parallel, True, False
+    made.parallel, made.groups, made.pads = parallel, made.kv_heads, False
     made.biases = made.hidden_bias = c.flag("bias", False)
     made.turns = [rotary(c, made.longest, {"": 10000.0})[""]] * made.depth
     c.skip("apply_residual_connection_post_layernorm")  # unused in transformers
@@ -303,11 +347,13 @@ def _opt(c: Config) -> DecoderSettings:
 
 FAMILIES: Mapping[str, Family] = {
     "bloom": decoder_family(_bloom, "Bloom"),
+    "codegen": decoder_family(_codegen, "CodeGen"),
     "falcon": decoder_family(_falcon, "Falcon"),
     "gpt2": decoder_family(_gpt2, "GPT2", causal="LMHeadModel"),
     "gpt_bigcode": decoder_family(_gpt_bigcode, "GPTBigCode"),
     "gpt_neo": decoder_family(_gpt_neo, "GPTNeo"),
     "gpt_neox": decoder_family(_gpt_neox, "GPTNeoX", others=((r"^lm_head\.", "embed_out."),)),
     "gptj": decoder_family(_gptj, "GPTJ"),
+    "mpt": decoder_family(_mpt, "Mpt", older=("MPTForCausalLM",)),
     "opt": decoder_family(_opt, "OPT"),
 }

@@ -12,12 +12,12 @@ import numpy as np
 from singanet import functional
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, brief, did_you_mean, one_of
-from singanet.layers import Concat, Index, LayerNorm, Positions, Reduce
+from singanet.layers import Concat, Index, LayerNorm
 from singanet.layers.symbol import Symbol, apply, calls_between
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.params.param import Param
-from singanet.pretrained.config import Config, SentencePooling
+from singanet.pretrained.config import Config, SentencePooling, last_step
 from singanet.pretrained.drawing import ArrayPlace, Family, ModelDrawing
 from singanet.pretrained.heads import (
     CHOICE,
@@ -322,17 +322,9 @@ def _read(d: ModelDrawing, form: HeadForm, x: Symbol) -> Symbol:
         return SentencePooling("mean", unit=False).draw(x, mask)
     if reads == "end":
         end = d.config.count("eos_token_id", least=0)
-        return _last(x, functional.cast(functional.equal(ids, end), "int64"), 0)
+        return last_step(x, functional.cast(functional.equal(ids, end), "int64"), 0)
     padding = d.config.values.get("pad_token_id")
     if is_int(padding, 0):
-        return _last(x, ids, padding)
+        return last_step(x, ids, padding)
     # As in transformers the row ends with a token, unless there is a mask.
-    return x[:, -1] if mask is None else _last(x, mask, 0)
-
-
-def _last(x: Symbol, ids: Symbol, padding: int) -> Symbol:
-    """Return the last step of ``x`` whose id is not ``padding``."""
-    positions = Positions("head_positions", padding)(ids)
-    last = functional.equal(positions, functional.max(positions, axis=1, keepdims=True))
-    y: Symbol = Reduce("last_step", "mean", axis=1)(x, last)
-    return y
+    return x[:, -1] if mask is None else last_step(x, mask, 0)

@@ -23,7 +23,7 @@ QUESTION, CHOICE = "question-answering", "multiple-choice"
 EMBEDDING, WORDS, IMAGE = "embedding", "language-model", "image-classification"
 
 _SUFFIXES = {
-    WORDS: ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration"),
+    WORDS: ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel"),
     IMAGE: ("ForImageClassification", "WithTeacher"),
     SEQUENCE: ("ForSequenceClassification",),
     TOKEN: ("ForTokenClassification",),
@@ -233,10 +233,12 @@ _OWN: Mapping[str, Any] = {"token": "classifier", "token_dropouts": ("classifier
 HEADS: Mapping[str, Heads] = {
     "albert": _encoder("Albert", "albert.", _ALBERT, _ALBERT, {"dropouts": _ALBERT["dropouts"]}),
     "bart": _bart("Bart"),
+    "beit": Heads("beit."),
     "bert": _encoder("Bert", "bert.", _POOLED, _POOLED),
     "bloom": _decoder("Bloom", "transformer.", question="transformer.", **_OWN),
     "camembert": _encoder("Camembert", "roberta.", _OWN_DENSE),
     "clip": Heads("", embeds=False, spread=_spread_of_images),
+    "codegen": Heads("transformer."),
     "convnext": Heads("convnext."),
     "deberta-v2": _encoder(
         "DebertaV2", "deberta.", _DEBERTA, _DEBERTA, _PLAIN
@@ -258,6 +260,7 @@ HEADS: Mapping[str, Heads] = {
     "gptj": _decoder("GPTJ", "transformer.", token=None, question="transformer."),
     "granite": Heads("model."),
     "llama": _decoder("Llama", question="transformer."),
+    "marian": Heads("model.", embeds=False),
     "mbart": _bart("MBart"),
     "mistral": _decoder("Mistral", question="model."),
     "mixtral": _decoder("Mixtral", question="model."),
@@ -267,12 +270,14 @@ HEADS: Mapping[str, Heads] = {
     "mpnet": _encoder(
         "MPNet", "mpnet.", {**_OWN_DENSE, **_PLAIN, "before": _PLAIN["dropouts"]}, None, _PLAIN
     ),
+    "mpt": _decoder("Mpt", "transformer.", question="transformer.", **_OWN),
     "mt5": _t5("MT5"),
     "nemotron": _decoder("Nemotron", question="transformer."),
     "olmo": _decoder("Olmo", token=None),
     "olmo2": _decoder("Olmo2", token=None),
     "olmo3": _decoder("Olmo3", token=None),
     "opt": _decoder("OPT", token=None, question="model."),
+    "pegasus": Heads("model.", embeds=False),
     "phi": _decoder("Phi"),
     "phi3": _decoder("Phi3"),
     "phimoe": _decoder("Phimoe", token=None),

@@ -171,6 +171,7 @@ class _Tower:
 def _section(c: Config, key: str) -> Config:
     """Return the config of a tower. ``KEY_dict`` of older versions has precedence, as there."""
     older = c.section(f"{key}_dict")
+    c.skip(key)
     values = c.section(key) if older is None else older
     return Config({} if values is None else values.values, f"{c.where}, {key}", c.arrays)
 

@@ -270,6 +270,9 @@ def _starcoder2(c: Config) -> DecoderSettings:
     made.windows = [c.count_or_none("sliding_window")] * made.depth
     made.dropout, made.table_dropout = c.share("residual_dropout"), c.share("embedding_dropout")
     c.only(mlp_type="default", norm_type="layer_norm")
+    # Of the StarCoder before, unused in transformers.
+    c.skip("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon")
+    c.skip("scale_attention_softmax_in_fp32", "scale_attn_weights")
     return made
 
 

@@ -147,7 +147,7 @@ def _attention(
     scores = Scale(f"{name}/scores", (width // heads) ** -0.5)(scores)
     place = ArrayPlace(f"{own}.self.relative_position_bias_table")
     table = d.put(Weight(f"{name}/positions", ((2 * side - 1) ** 2, heads)), x, weight=place)
-    bias = Gather(f"{name}/distances", 1, _distances(side))(table)
+    bias = Gather(f"{name}/distances", 1, distances(side))(table)
     bias = Permute(f"{name}/bias", (3, 1, 2))(Reshape(f"{name}/pairs", (steps, steps, heads))(bias))
     bias = Reshape(f"{name}/bias_of_all", (1, heads, steps, steps))(bias)
     scores = d.add(f"{name}/biased", scores, bias)
@@ -179,7 +179,7 @@ def _rolled(x: Symbol, shift: int, name: str) -> Symbol:
     return x
 
 
-def _distances(side: int) -> list[int]:
+def distances(side: int) -> list[int]:
     """Return the row of the table for each pair of steps in a window, query by query."""
     rows, columns = np.divmod(np.arange(side * side), side)
     high = rows[:, None] - rows + side - 1

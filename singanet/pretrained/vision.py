@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ class BlockSettings:
 
     ``modules`` are the names of a block's parts in the files; with ``attention_scale`` and
     ``unit_scale`` a vector multiplies the results. ``drop_path`` is the probability that a sample
-    skips a residual branch.
+    skips a residual branch. ``biases`` are as in `MultiHeadAttention`.
     """
 
     width: int
@@ -52,7 +52,7 @@ class BlockSettings:
     drop_path: float = 0.0
     causal: bool = False
     gated: bool = False
-    bias: bool = True
+    biases: bool | Sequence[str] = True
 
 
 def draw_block(
@@ -63,20 +63,24 @@ def draw_block(
     own: str,
     mask: Symbol | None = None,
     called: str = "",
+    added: Symbol | None = None,
 ) -> Symbol:
-    """Add a block ``name``, whose arrays start with ``own``; ``called`` is its output's name."""
+    """Add a block ``name``, whose arrays start with ``own``; ``called`` is its output's name.
+
+    Attention has a boolean ``mask``, or ``added`` in its scores.
+    """
     theirs = {part: f"{own}.{module}" for part, module in m.modules.items()}
     y = d.layer_norm(x, f"{name}/attention_norm", m.epsilon, theirs["attention_norm"])
     attention = MultiHeadAttention(
         f"{name}/attention",
         m.heads,
         dropout=m.of_weights,
-        use_bias=True if m.bias else ("output",),
+        use_bias=m.biases,
         causal=m.causal,
-        mask=None if mask is None else "boolean",
+        mask=None if mask is added is None else "added" if mask is None else "boolean",
     )
     parts = {part: theirs[part] for part in ("query", "key", "value", "output")}
-    y = d.attention(attention, [y] if mask is None else [y, mask], parts)
+    y = d.attention(attention, [each for each in (y, mask, added) if each is not None], parts)
     y = d.dropout(y, f"{name}/attention_drop", m.dropout)
     scale = theirs.get("attention_scale")
     x = _branch(d, m, x, y, f"{name}/attention", f"{name}/attention_add", scale)
@@ -112,7 +116,7 @@ def _branch(
     return d.add(called, d.skipped(y, f"{name}_path", m.drop_path), x)
 
 
-_OF_VIT = {
+OF_VIT = {
     "attention_norm": "layernorm_before",
     "query": "attention.attention.query",
     "key": "attention.attention.key",
@@ -122,7 +126,7 @@ _OF_VIT = {
     "up": "intermediate.dense",
     "down": "output.dense",
 }
-_OF_DINO = _OF_VIT | {
+_OF_DINO = OF_VIT | {
     "attention_norm": "norm1",
     "attention_scale": "layer_scale1.lambda1",
     "unit_norm": "norm2",
@@ -140,7 +144,7 @@ def _settings(c: Config) -> BlockSettings:
         hidden=width,
         activation=c.choice("hidden_act", ACTIVATIONS, "gelu"),
         epsilon=c.number("layer_norm_eps", 1e-12 if c.values["model_type"] != "dinov2" else 1e-6),
-        modules=_OF_VIT,
+        modules=OF_VIT,
         dropout=c.share("hidden_dropout_prob"),
         of_weights=c.share("attention_probs_dropout_prob"),
     )
@@ -149,7 +153,8 @@ def _settings(c: Config) -> BlockSettings:
         c.skip("pooler_act", "pooler_output_size")
         made.hidden = c.count("intermediate_size", 3072)
         return made
-    made.hidden, made.bias = width * c.count("mlp_ratio", 4), c.flag("qkv_bias", True)
+    made.hidden = width * c.count("mlp_ratio", 4)
+    made.biases = True if c.flag("qkv_bias", True) else ("output",)
     made.drop_path, made.modules = c.share("drop_path_rate"), _OF_DINO
     if c.flag("use_swiglu_ffn", False):
         made.hidden, made.gated = (made.hidden * 2 // 3 + 7) // 8 * 8, True
@@ -274,7 +279,7 @@ _JOINED = (
     (r"\.attention\.([qkv])_proj\.", _part),
     (r"\.attention\.o_proj\.", ".attention.output.dense."),
 )
-_NEWER = (
+NEWER = (
     (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
     *_JOINED,
     (r"\.mlp\.fc1\.", ".intermediate.dense."),
@@ -415,13 +420,13 @@ def _channels_first(x: Symbol, name: str) -> Symbol:
 
 FAMILIES: Mapping[str, Family] = {
     "vit": Family(
-        draw_vit, ("ViTModel", "ViTForImageClassification"), bare=("ViTModel",), others=_NEWER
+        draw_vit, ("ViTModel", "ViTForImageClassification"), bare=("ViTModel",), others=NEWER
     ),
     "deit": Family(
         draw_vit,
         ("DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher"),
         bare=("DeiTModel",),
-        others=_NEWER,
+        others=NEWER,
     ),
     "dinov2": Family(
         draw_vit,

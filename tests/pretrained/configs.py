@@ -70,6 +70,14 @@ CONFIGS = {
         "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 16, "n_head": 4, "n_layer": 2,
         "n_positions": 32, "vocab_size": WORDS,
     },
+    "mpt": {
+        "architectures": ["MptForCausalLM"], "attn_config": {"attn_pdrop": 0.1}, "d_model": 16,
+        "max_seq_len": 32, "n_heads": 4, "n_layers": 2, "vocab_size": WORDS,
+    },
+    "codegen": {
+        "architectures": ["CodeGenForCausalLM"], "n_embd": 16, "n_head": 4, "n_layer": 2,
+        "n_positions": 32, "rotary_dim": 2, "vocab_size": WORDS,
+    },
     "granitemoe": _DECODER | {
         "architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 4, "logits_scaling": 2.0,
     },

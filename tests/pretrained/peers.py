@@ -57,6 +57,10 @@ GPT_NEO = {
     "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64,
     "vocab_size": WORDS, "attention_types": [[["global", "local"], 1]], "window_size": 4,
 }  # fmt: skip
+MPT = {
+    "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64, "vocab_size": WORDS,
+    "attn_config": {"softmax_scale": 0.3},
+}  # fmt: skip
 HALF = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 
 
@@ -188,6 +192,9 @@ MODELS = {
         "GraniteMoeForCausalLM",
         GROUPED | {"num_local_experts": 5, "embedding_multiplier": 3.0, "logits_scaling": 4.0},
     ),
+    "mpt": ("MptForCausalLM", MPT),
+    "mpt of 6 heads": ("MptForCausalLM", MPT | {"n_heads": 6, "d_model": 48}),
+    "codegen": ("CodeGenForCausalLM", GPT2 | {"rotary_dim": 4}),
     "gpt-neo": ("GPTNeoForCausalLM", GPT_NEO),
     "gpt-j": ("GPTJForCausalLM", GPT2 | {"rotary_dim": 4}),
     "falcon": ("FalconForCausalLM", FALCON),
@@ -248,14 +255,21 @@ MODELS = {
 
 
 def make(name, seed=0):
-    """The model of that name, random in all its parameters, those that start as 0 or 1 too."""
+    """The model of that name, random in all its parameters."""
     architecture, settings = MODELS[name]
     kind = getattr(transformers, architecture)
     torch.manual_seed(seed)
-    model = kind(kind.config_class(**settings)).eval()
+    return varied(kind(kind.config_class(**settings)))
+
+
+def varied(model):
+    """``model`` with other numbers in all its arrays, those that start as 0 or 1 too."""
+    model.eval()
+    computed = set(model._keys_to_ignore_on_save or ())
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+        for name, parameter in model.named_parameters():
+            if name not in computed:
+                parameter += 0.05 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
             if name in model.state_dict() and buffer.is_floating_point():
                 buffer += 0.05 * torch.rand_like(buffer)
@@ -270,9 +284,9 @@ def write(model, folder):
     """The model's folder."""
     model.save_pretrained(folder)
     config = model.config
-    pixels = further_models.PIXELS.get(f"{config.model_type} {getattr(config, 'image_size', '')}")
-    if pixels is not None:
-        size = dict(zip(("height", "width"), pixels, strict=True))
+    sides = further_models.PIXELS.get(f"{config.model_type} {getattr(config, 'image_size', '')}")
+    if sides is not None:
+        size = dict(zip(("height", "width"), sides, strict=True))
         (folder / "preprocessor_config.json").write_text(json.dumps({"size": size}))
     return folder
 
@@ -295,10 +309,16 @@ def batch(net, seed=0, samples=2, steps=STEPS):
             found["input_ids"][1:, steps - 3 :] = padding
         else:
             found[name] = rng.integers(0, 2 if "type" in name else WORDS, (samples, steps))
+    if "decoder_input_ids" in found and net.head not in (None, "language-model"):
+        # Each text ends once, and its decoder reads it behind a token of start.
+        end = net.config["eos_token_id"]
+        found["input_ids"] = np.where(found["input_ids"] == end, 5, found["input_ids"])
+        found["input_ids"][[0, 1], [-1, -4]] = end
+        found["decoder_input_ids"] = np.pad(found["input_ids"][:, :-1], ((0, 0), (1, 0)))
     if str(net.config["model_type"]).startswith("clip") and "input_ids" in found:
         # A text is read up to its end.
-        texts = net.config.get("text_config", net.config)
-        found["input_ids"][:, 4] = texts["eos_token_id"]
+        texts = net.config.get("text_config_dict") or net.config.get("text_config", net.config)
+        found["input_ids"][:, 4] = texts.get("eos_token_id", 49407)
     return found
 
 

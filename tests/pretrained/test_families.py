@@ -9,45 +9,16 @@ from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.loss import MultiLoss, SigmoidCrossEntropy, SquaredError
 from singanet.optimizer import SGD, AdamW
-from singanet.pretrained.families import FAMILIES
-from singanet.types import RowSparse
+from tests.pretrained.comparing import apart
 from tests.pretrained.peers import (
     MODELS,
     WORDS,
     batch,
     make,
-    queries_for,
     save_file,
-    theirs,
     torch,
     write,
 )
-
-
-def named_gradients(net, dy):
-    """The gradients of all arrays of the files, under the names and in the shapes there."""
-    grads = {}
-    for names, _, layer_grads in net.backward(dy):
-        grads.update(zip(names, layer_grads, strict=True))
-
-    def of(param):
-        grad = grads[param.name]
-        if not isinstance(grad, RowSparse):
-            return np.asarray(grad)
-        whole = np.zeros(param.shape, grad.rows.dtype)
-        whole[grad.indices] = grad.rows
-        return whole
-
-    arrays = net.origin.arrays.items()
-    trained = {n: a for n, a in arrays if all(param.trainable for param, _ in a.members)}
-    return {name: stored.whole(of) for name, stored in trained.items()}
-
-
-def seen(x, y):
-    """1 for outputs that count: those of padding are anything."""
-    if "attention_mask" not in x or y.ndim < 3 or "decoder_input_ids" in x:
-        return np.float32(1)
-    return x["attention_mask"][..., None].astype(np.float32)
 
 
 @pytest.fixture(params=MODELS)
@@ -57,37 +28,9 @@ def model(request):
 
 @pytest.mark.few(6)
 def test_outputs_and_gradients_are_those_of_transformers(model, tmp_path):
-    net = pretrained.load(write(model, tmp_path))
-    x = batch(net)
-    y = net.forward(True, x)
-    found = y if isinstance(y, dict) else dict.fromkeys(net._execution_plan().outputs, y)
-    rng = np.random.default_rng(1)
-    dy = {n: rng.standard_normal(y.shape, np.float32) * seen(x, y) for n, y in found.items()}
-    ours = named_gradients(net, dy if isinstance(y, dict) else next(iter(dy.values())))
-    wanted, grads = theirs(model, x, dy)
-    for name, y in found.items():
-        far = abs((y - wanted[name]) * seen(x, y)).max()
-        assert far <= 1e-5 * abs(wanted[name]).max()
-    states = [param for param in net.params() if param.is_state]
-    if states:
-        # Running statistics have changed by the batch, in both alike.
-        model.eval()
-        wanted = model(torch.from_numpy(x["pixel_values"]))[0].detach().numpy()
-        assert abs(net.forward(False, x) - wanted).max() <= 1e-5 * abs(wanted).max()
-    grads = {canonical: grads[name] for canonical, name in named(model, grads).items()}
-    assert grads.keys() == named(model, ours).keys()
-    for canonical, name in named(model, ours).items():
-        grad = grads[canonical]
-        # A bias of keys has no gradient but for rounding: it is as small beside that of queries.
-        queries = grads[queries_for(canonical)]
-        least = abs(queries).max() if canonical.endswith("bias") else 0.0
-        bound = 1e-4 * max(abs(grad).max(), least)
-        assert abs(ours[name] - grad.reshape(ours[name].shape)).max() <= bound, name
-
-
-def named(model, names):
-    """``names`` by what the family calls them, whatever the version of transformers does."""
-    return FAMILIES[model.config.model_type].canonical(names)
+    outputs, gradients = apart(pretrained.load(write(model, tmp_path)), model)
+    assert outputs <= 1e-5
+    assert max(gradients.values()) <= 1e-4, gradients
 
 
 def expect_same_bits(model, folder):

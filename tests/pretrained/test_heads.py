@@ -11,6 +11,7 @@ from singanet.errors import ArgumentError, StateMismatchError
 from singanet.optimizer import SGD
 from singanet.pretrained import heads
 from singanet.pretrained.families import FAMILIES
+from tests.pretrained.comparing import named, named_gradients
 from tests.pretrained.peers import (
     MODELS,
     batch,
@@ -21,7 +22,7 @@ from tests.pretrained.peers import (
     transformers,
     write,
 )
-from tests.pretrained.test_families import expect_same_bits, named, named_gradients
+from tests.pretrained.test_families import expect_same_bits
 
 AUTO = {
     heads.SEQUENCE: "SequenceClassification", heads.TOKEN: "TokenClassification",
@@ -81,12 +82,6 @@ def fed(net, head):
         if padding is not None and "attention_mask" not in x and "input_ids" in x:
             x["input_ids"] = np.where(x["input_ids"] == padding, 5, x["input_ids"])
             x["input_ids"][1, -3:] = padding
-        if "decoder_input_ids" in x and head != heads.WORDS:
-            # Each text ends once, and its decoder reads it behind a token of start.
-            end = net.config["eos_token_id"]
-            x["input_ids"] = np.where(x["input_ids"] == end, 5, x["input_ids"])
-            x["input_ids"][[0, 1], [-1, -4]] = end
-            x["decoder_input_ids"] = np.pad(x["input_ids"][:, :-1], ((0, 0), (1, 0)))
         return x
     several = [batch(net, seed) for seed in range(3)]
     return {name: np.stack([each[name] for each in several], axis=1) for name in several[0]}

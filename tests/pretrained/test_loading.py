@@ -203,7 +203,7 @@ def sentences(folder, pooling=POOLING, modules=MODULES):
 
 
 @pytest.mark.parametrize("unit", [True, False])
-@pytest.mark.parametrize("mode", ["mean_tokens", "cls_token", "max_tokens"])
+@pytest.mark.parametrize("mode", ["mean_tokens", "cls_token", "max_tokens", "lasttoken"])
 def test_sentence_embeddings(mode, unit, tmp_path):
     plain = pretrained.load(folder_of(BERT, tmp_path))
     pooling = {"word_embedding_dimension": 16, f"pooling_mode_{mode}": True}
@@ -212,8 +212,13 @@ def test_sentence_embeddings(mode, unit, tmp_path):
     mask[1, 4:] = 0
     x = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
     first, second = plain.forward(False, x).astype(float)
-    pooled = {"cls_token": lambda h: h[0], "mean_tokens": lambda h: h.mean(0)}
-    wanted = np.stack([*map(pooled.get(mode, lambda h: h.max(0)), (first, second[:4]))])
+    pooled = {
+        "cls_token": lambda h: h[0],
+        "lasttoken": lambda h: h[-1],
+        "max_tokens": lambda h: h.max(0),
+        "mean_tokens": lambda h: h.mean(0),
+    }
+    wanted = np.stack([*map(pooled[mode], (first, second[:4]))])
     if unit:
         wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     assert net._execution_plan().outputs == ["sentence_embedding"]
@@ -243,7 +248,7 @@ def test_what_stands_beside_goes_along(tmp_path):
     ("pooling", "modules", "told"),
     [
         (POOLING, [*MODULES, "3_Dense"], "the modules Transformer, Pooling"),
-        (POOLING | {"pooling_mode_lasttoken": True}, MODULES, "pooling_mode_lasttoken"),
+        (POOLING | {"pooling_mode_lasttoken": True}, MODULES, "pooling_mode: expected 'cls'"),
         (POOLING | {"pooling_mode_cls_token": True}, MODULES, "pooling_mode: expected 'cls'"),
         (POOLING | {"pooling_mode_median": True}, MODULES, "pooling_mode_median=True"),
         (POOLING, ["", "../1_Pooling"], "a subfolder"),
