@@ -9,7 +9,7 @@ least of the steps after the first one, and of the whole reference. ``losses`` a
 steps: they are to agree.
 
     python benchmarks/preferences.py [--size 135m|30m|small] [--threads 1] [--pairs 4] [--steps 4]
-                                     [--budget 1.5GB]
+                                     [--budget 1.5GB] [--rules SGD AdamW]
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WAYS = (
     ("singanet", "SGD", ""),
     ("trl", "SGD", "lean"),
     ("trl", "SGD", "usual"),
+    ("singanet", "AdamW", ""),
+    ("trl", "AdamW", "lean"),
 )
 """The library, the rule, and how the library trains."""
 RATES = {"SGD": 0.02, "AdamW": 1e-5}
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--budget", default="1.5GB")
+    parser.add_argument("--rules", nargs="+", choices=RATES, default=[*RATES])
     given = given_to(parser, JOBS)
     if given is None:
         return
@@ -195,7 +198,7 @@ def main() -> None:
     with made_folder(given) as folder:
         sizes = given.pairs * given.steps
         alone(given.threads, "prepare", folder, given.size, sizes, script=__file__)
-        for library, rule, way in WAYS:
+        for library, rule, way in [each for each in WAYS if each[1] in given.rules]:
             asked = folder, rule, way, given.pairs, given.steps, given.budget
             took = alone(given.threads, library, *asked, script=__file__)
             if "failed" in took:
