@@ -1,9 +1,11 @@
 """Convolution kernels in GFLOP/s, against PyTorch and against the plain matrix product.
 
-``--threads N`` (1) holds for NumPy's BLAS and for PyTorch alike; ``--rounds N`` (9). All columns
-of a row are interleaved in one run. The matrix product is the one the convolution comes down to,
-of operands laid out beforehand: what the kernels could reach if moving data were free. Freed memory
-stays with the process, whoever ran before. PyTorch is left out where it is not installed.
+``--threads N`` (1) holds for NumPy's BLAS and for PyTorch alike; ``--rounds N`` (9); ``--ops llvm``
+for the default install's kernels, else NumPy's; ``--groups`` for convolutions of groups alone. All
+columns of a row are interleaved in one run. The matrix product is the one the convolution comes
+down to, of operands laid out beforehand: what the kernels could reach if moving data were free.
+Freed memory stays with the process, whoever ran before. PyTorch is left out where it is not
+installed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--ops", choices=("numpy", "llvm"), default="numpy")
+    parser.add_argument("--groups", action="store_true", help="convolutions of groups alone")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
     chosen = parser.parse_args()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -36,9 +40,11 @@ import numpy as np  # noqa: E402 - after the number of threads
 from kept_memory import keep_memory  # noqa: E402
 from report import interleaved, machine, publish, spread, table  # noqa: E402
 
-from singanet.ops import numpy_ops as ops  # noqa: E402
+from singanet.ops import numpy_ops  # noqa: E402
+from singanet.ops.llvm import LlvmOps  # noqa: E402
 from singanet.ops.window import Window  # noqa: E402
 
+ops = LlvmOps() if OPTIONS.ops == "llvm" else numpy_ops
 CLOCK = time.process_time if OPTIONS.clock == "cpu" else time.perf_counter
 
 # name, batch, channels, kernels, side, kernel, stride, pad, groups
@@ -75,7 +81,7 @@ class Case:
         self.flop = 2 * self.dy.size * (c // self.groups) * k * k
 
     def ours(self) -> Runs:
-        """The three kernels of `NumpyOps`."""
+        """The three kernels of singanet."""
         x, w, dy, window = self.x, self.w, self.dy, self.window
         return {
             "forward": lambda: ops.conv2d(x, w, None, window),
@@ -169,7 +175,8 @@ def main() -> None:
     peers = has_torch()
     header = ["convolution", "kernel", "singanet", "PyTorch NCHW", "ratio",
               "PyTorch channels-last", "ratio", "plain product", "share"]  # fmt: skip
-    rows = [row for shape in SHAPES for row in measure(shape, peers)]
+    some = [shape for shape in SHAPES if shape[-1] > 1 or not OPTIONS.groups]
+    rows = [row for shape in some for row in measure(shape, peers)]
     slug = re.sub(r"[^a-z0-9]+", "-", machine().partition(",")[0].lower()).strip("-")
     threads = f"{OPTIONS.threads} thread" + ("s" if OPTIONS.threads > 1 else "")
     body = (
@@ -178,7 +185,8 @@ def main() -> None:
         " process."
         ' "weights" and "data" are the two halves of backward.\n\n' + table(header, rows)
     )
-    name = f"conv_kernels-{date.today().isoformat()}-{slug}-{OPTIONS.threads}t"
+    kind = ("-llvm" if OPTIONS.ops == "llvm" else "") + ("-groups" if OPTIONS.groups else "")
+    name = f"conv_kernels-{date.today().isoformat()}-{slug}{kind}-{OPTIONS.threads}t"
     publish(name, "Convolution kernels", body)
 
 
