@@ -198,6 +198,16 @@ def test_openmp_has_a_number_of_threads_for_each_thread():
     assert told == [(here, 1), (here, 2), ("worker", 1)]
 
 
+def test_runtimes_of_a_thread_know_what_others_told_openmp():
+    told: list[int] = []
+    tell = told.append
+    several, alone = library.Team(tell), library.Team(tell)
+    for team, count in ((several, 2), (alone, 1), (several, 2), (alone, 1), (alone, 1)):
+        team.use(count)
+        assert several.size == alone.size == count
+    assert told == [2, 1, 2, 1]
+
+
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
 def test_threads_that_openmp_binds_are_counted(library_path):
     """libgomp binds the thread that loads it to one core."""

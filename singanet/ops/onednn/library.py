@@ -121,15 +121,36 @@ def region_of(c: Any) -> Region | None:
     return Region(c) if hasattr(c, "GOMP_parallel") else None
 
 
-class Team(threading.local):
-    """The thread count of the calling thread's next kernel; OpenMP has one for each thread."""
+class _Told(threading.local):
+    """The thread counts that the calling thread has told, by ids of the functions of OpenMP."""
 
-    size = 0
+    def __init__(self) -> None:
+        # With the functions, whose ids would otherwise be used again.
+        self.sizes: dict[int, tuple[object, int]] = {}
+
+
+_told = _Told()
+
+
+class Team:
+    """The thread count of the calling thread's next kernel; OpenMP has one for each thread.
+
+    The runtimes of a thread, of several threads and of it alone, tell the same OpenMP.
+    """
 
     def __init__(
         self, tell: Callable[[int], object] | None, look: Callable[[], None] | None = None
     ) -> None:
         self._tell, self._look = tell, look
+
+    @property
+    def size(self) -> int:
+        """The thread count, 0 if OpenMP has not been told."""
+        return _told.sizes.get(id(self._tell), (None, 0))[1]
+
+    @size.setter
+    def size(self, count: int) -> None:
+        _told.sizes[id(self._tell)] = self._tell, count
 
     def call(self, count: int) -> Callable[[], object]:
         """Return a call of `use`, which a chain of C may include."""
