@@ -1,69 +1,177 @@
-"""Write functions of the arithmetic between the products of few rows."""
+"""Write functions of the arithmetic between products."""
 
 from __future__ import annotations
 
-from singanet.ops.compiled.code import Code
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES
 
 _VECTOR = FLOAT * LANES
 _LEAST = 87.0
 """From here on exp(-x) counts as 0."""
+_MOST = 3.4028234e38
+"""The largest number that is not infinite."""
 
 
 def unit_rows() -> Code:
     """Write a function of rows over the roots of their sums of squares.
 
-    Its pointers: results, inverse roots, rows. Its integers: rows, the floats of a row, the bits of
-    the number that is added to each sum.
+    Its pointers: results, inverse roots, rows. Its integers: the floats of a row, the bits of the
+    number that is added to each sum, and the range of rows.
     """
-    code = Code("unit_rows", pointers=3, numbers=3)
-    y, inverses, x, rows, size, epsilon = code.arguments
-    with code.each(0, rows) as row:
+    code = Code("unit_rows", pointers=3, numbers=4)
+    y, inverses, x, size, epsilon, *rows = code.arguments
+    vectors = 0, code.whole(code.sum(size, LANES - 1), LANES)
+    with code.each(*rows) as row:
         start = code.times(row, size, FLOAT)
-        sums = {0: code.number(0.0)}
-        with code.each(0, size, LANES, sums) as column:
-            lanes = code.first(code.less(size, column))
-            some = code.some_floats(x, code.sum(start, code.times(column, FLOAT)), lanes)
-            sums[0] = code.add_product(sums[0], some, some)
+        line, made, sums = code.beyond(x, start), code.beyond(y, start), {0: code.number(0.0)}
+
+        def add(some: _Lanes) -> None:
+            given = some.floats(line)
+            sums[0] = code.add_product(sums[0], given, given)
+
+        _each_vector(code, vectors, size, add, sums)
         total = code.add(code.total(sums[0]), code.held(epsilon))
         inverse = code.divide(code.number(1.0), code.root(total))
         code.store_some(inverse, inverses, code.times(row, FLOAT), code.first(1))
-        with code.each(0, size, LANES) as column:
-            lanes = code.first(code.less(size, column))
-            at = code.sum(start, code.times(column, FLOAT))
-            code.store_some(code.multiply(code.some_floats(x, at, lanes), inverse), y, at, lanes)
+
+        def write(some: _Lanes) -> None:
+            some.store(code.multiply(some.floats(line), inverse), made)
+
+        _each_vector(code, vectors, size, write)
+    return code
+
+
+def unit_slopes() -> Code:
+    """Write a function of the gradients of rows from those of `unit_rows`.
+
+    Its pointers: results, gradients, results of `unit_rows`, inverse roots. Its integers: the
+    floats of a row, and the range of rows.
+    """
+    code = Code("unit_slopes", pointers=4, numbers=3)
+    dx, dy, y, inverses, size, *rows = code.arguments
+    vectors = 0, code.whole(code.sum(size, LANES - 1), LANES)
+    with code.each(*rows) as row:
+        start = code.times(row, size, FLOAT)
+        made, slopes, line = (code.beyond(each, start) for each in (dx, dy, y))
+        sums = {0: code.number(0.0)}
+
+        def add(some: _Lanes) -> None:
+            sums[0] = code.add_product(sums[0], some.floats(slopes), some.floats(line))
+
+        _each_vector(code, vectors, size, add, sums)
+        inner = code.subtract(code.number(0.0), code.total(sums[0]))
+        inverse = code.all_of(inverses, code.times(row, FLOAT))
+
+        def write(some: _Lanes) -> None:
+            change = code.add_product(some.floats(slopes), some.floats(line), inner)
+            some.store(code.multiply(change, inverse), made)
+
+        _each_vector(code, vectors, size, write)
     return code
 
 
 def silu() -> Code:
-    """Write a function of x / (1 + exp(-x)): results, arguments; how many."""
-    code = Code("silu", pointers=2, numbers=1)
-    y, x, count = code.arguments
-    with code.each(0, count, LANES) as place:
-        at, lanes = code.times(place, FLOAT), code.first(code.less(count, place))
-        some = code.some_floats(x, at, lanes)
-        size = code.size_of(some)
-        power = code.exponential(code.subtract(code.number(0.0), size))
-        power = code.choose(code.above(size, code.number(_LEAST)), code.number(0.0), power)
-        share = code.divide(code.number(1.0), code.add(power, code.number(1.0)))
-        # Of negative numbers exp(x) / (1 + exp(x)), without overflow.
-        positive = code.above(some, code.number(0.0))
-        share = code.choose(positive, share, code.multiply(power, share))
+    """Write a function of x / (1 + exp(-x)).
+
+    Its pointers: results, arguments. Its integers: how many, and the range of vectors.
+    """
+    code = Code("silu", pointers=2, numbers=3)
+    y, x, count, *vectors = code.arguments
+
+    def write(some: _Lanes) -> None:
+        given = some.floats(x)
         # Infinity times 0 is no number.
-        finite = code.at_least(some, code.number(-3.4028234e38))
-        code.store_some(code.multiply(finite, share), y, at, lanes)
+        finite = code.at_least(given, code.number(-_MOST))
+        some.store(code.multiply(finite, _logistic(code, given)), y)
+
+    _each_vector(code, vectors, count, write)
     return code
+
+
+def silu_slopes() -> Code:
+    """Write a function of gradients times s (1 + x (1 - s)) for s = 1 / (1 + exp(-x)).
+
+    Its pointers: results, gradients, arguments x. Its integers: how many, and the range of vectors.
+    """
+    code = Code("silu_slopes", pointers=3, numbers=3)
+    dx, dy, x, count, *vectors = code.arguments
+    one = code.number(1.0)
+
+    def write(some: _Lanes) -> None:
+        given = some.floats(x)
+        share = _logistic(code, given)
+        finite = code.at_least(given, code.number(-_MOST))
+        finite = code.choose(code.above(finite, code.number(_MOST)), code.number(_MOST), finite)
+        slope = code.add_product(one, finite, code.subtract(one, share))
+        some.store(code.multiply(slope, share, some.floats(dy)), dx)
+
+    _each_vector(code, vectors, count, write)
+    return code
+
+
+class _Lanes(NamedTuple):
+    """A vector ``at`` an offset, or some ``lanes`` of it."""
+
+    code: Code
+    at: Value
+    lanes: Value | None
+
+    def floats(self, pointer: Value) -> Value:
+        """Load the floats."""
+        if self.lanes is None:
+            return self.code.floats(pointer, self.at)
+        return self.code.some_floats(pointer, self.at, self.lanes)
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """Store floats."""
+        if self.lanes is None:
+            self.code.store(value, pointer, self.at)
+        else:
+            self.code.store_some(value, pointer, self.at, self.lanes)
+
+
+def _each_vector(
+    code: Code,
+    vectors: Sequence[Value],
+    count: Value,
+    write: Callable[[_Lanes], None],
+    kept: dict[int, Value] | None = None,
+) -> None:
+    """Write a loop over a range of vectors of ``count`` floats, of which the last may be short.
+
+    Some processors store lanes of a mask much slower than whole vectors.
+    """
+    (first, last), whole = vectors, code.whole(count, LANES)
+    with code.each(first, code.lesser(last, whole), kept=kept) as vector:
+        write(_Lanes(code, code.times(vector, _VECTOR), None))
+    with code.each(code.greater(first, whole), last, kept=kept) as vector:
+        rest = code.less(count, code.times(vector, LANES))
+        write(_Lanes(code, code.times(vector, _VECTOR), code.first(rest)))
+
+
+def _logistic(code: Code, x: Value) -> Value:
+    """Return 1 / (1 + exp(-x))."""
+    size = code.size_of(x)
+    power = code.exponential(code.subtract(code.number(0.0), size))
+    power = code.choose(code.above(size, code.number(_LEAST)), code.number(0.0), power)
+    share = code.divide(code.number(1.0), code.add(power, code.number(1.0)))
+    # Of negative numbers exp(x) / (1 + exp(x)), without overflow.
+    return code.choose(code.above(x, code.number(0.0)), share, code.multiply(power, share))
 
 
 def rotated() -> Code:
     """Write a function that rotates pairs i and i + m of a head's first 2 m floats.
 
     Its pointers: results and heads (rows, heads, floats), cosines and sines (steps, m). Its
-    integers: rows, steps, heads, floats of a head and m; the last two are multiples of `LANES`.
+    integers: steps, heads, floats of a head and m, both multiples of `LANES`, and the range of
+    rows.
     """
-    code = Code("rotated", pointers=4, numbers=5)
-    y, x, cosines, sines, rows, steps, heads, size, half = code.arguments
-    with code.each(0, rows) as row:
+    code = Code("rotated", pointers=4, numbers=6)
+    y, x, cosines, sines, steps, heads, size, half, *rows = code.arguments
+    with code.each(*rows) as row:
         turn = code.times(code.rest(row, steps), half, FLOAT)
         with code.each(0, heads) as head:
             start = code.times(code.sum(code.times(row, heads), head), size, FLOAT)

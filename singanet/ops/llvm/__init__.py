@@ -39,8 +39,10 @@ class LlvmOps(PlannedOps):
         kernels.product, kernels.product_of_rows, last=linear.affine_constant
     )
     activation = in_order(few.silu, kernels.of_one, last=pointwise.activation)
+    activation_backward = in_order(few.silu_backward, last=pointwise.activation_backward)
     multiplier = kernels.multiplier
     l2_norm = in_order(few.l2_norm, last=normalise.l2_norm)
+    l2_norm_backward = in_order(few.l2_norm_backward, last=normalise.l2_norm_backward)
     rotate = in_order(few.rotate, last=scores.rotate)
     combine = in_order(kernels.of_sum, last=pointwise.combine)
     max_pool = in_order(kernels.max_pool, last=pool.max_pool)

@@ -1,6 +1,7 @@
 """Run products, attention and arithmetic of few rows by functions compiled with LLVM.
 
-Such are the steps of a decoder: time goes into reading weights and keys, and into calls.
+Such are the steps of a decoder: time goes into reading weights and keys, and into calls. Arithmetic
+of many rows goes into reading and writing arrays, which NumPy does for each operation.
 """
 
 from __future__ import annotations
@@ -335,17 +336,14 @@ _ROWS = 16
 """Rows whose arithmetic takes less time than its calls."""
 _NUMBERS_LEAST = 1 << 7
 """Numbers from which a call of NumPy's takes longer."""
+_MANY = 1 << 16
+"""Numbers from which compiling pays off within some hundred steps."""
 
 
-def _are_few(ops: PlannedOps, x: Array, rows: int) -> bool:
-    return (
-        x.size >= _NUMBERS_LEAST
-        and 0 < rows <= _ROWS
-        and ops.few
-        and not ops.narrow
-        and ops.serves(1, x)
-        and has_compiler()
-    )
+def _is_served(ops: PlannedOps, x: Array, rows: int) -> bool:
+    """Whether the rows are few, in a decoder, or have many numbers."""
+    few = ops.few and 0 < rows <= _ROWS and x.size >= _NUMBERS_LEAST
+    return (few or x.size >= _MANY) and not ops.narrow and ops.serves(1, x) and has_compiler()
 
 
 def _of_rows(x: Array) -> int:
@@ -360,13 +358,36 @@ def _unit(ops: PlannedOps, x: Array, epsilon: float) -> tuple[Array, Array] | No
 
 def _unit_rows(crew: Crew, rows: int, size: int, epsilon: float) -> CompiledPlan:
     """Operands: the results, the inverse roots, the rows."""
-    return _one_call(crew, "unit_rows", (rows, size, _bits(epsilon)), (2,), (0, 1))
+    return _step(crew, "unit_rows", (size, _bits(epsilon)), rows, (2,), (0, 1))
 
 
 l2_norm = Route(
     "compiled",
     _unit,
-    lambda ops, x, epsilon: x.flags.c_contiguous and _are_few(ops, x, _of_rows(x)),
+    lambda ops, x, epsilon: x.flags.c_contiguous and _is_served(ops, x, _of_rows(x)),
+)
+
+
+def _unit_backward(ops: PlannedOps, dy: Array, y: Array, inverse: Array) -> Array | None:
+    dx: Array = ops.xp.empty_like(y)
+    given = dx, ops.ordered(dy), y, inverse
+    return dx if ops.runs(_unit_slopes, (_of_rows(y), y.shape[-1]), *given) else None
+
+
+def _unit_slopes(crew: Crew, rows: int, size: int) -> CompiledPlan:
+    """Operands: the results, the gradients, the rows of unit length, the inverse roots."""
+    return _step(crew, "unit_slopes", (size,), rows, (1, 2, 3), (0,))
+
+
+l2_norm_backward = Route(
+    "compiled",
+    _unit_backward,
+    lambda ops, dy, y, inverse: (
+        y.flags.c_contiguous
+        and inverse.flags.c_contiguous
+        and _is_served(ops, y, _of_rows(y))
+        and ops.serves(1, dy, inverse)
+    ),
 )
 
 
@@ -377,14 +398,37 @@ def _silu(ops: PlannedOps, mode: str, x: Array, slope: float = 0.01) -> Array | 
 
 def _silu_of(crew: Crew, size: int) -> CompiledPlan:
     """Operands: the results, the arguments."""
-    return _one_call(crew, "silu", (size,), (1,), (0,))
+    return _step(crew, "silu", (size,), -(-size // LANES), (1,), (0,))
+
+
+def _silu_backward(
+    ops: PlannedOps, mode: str, dy: Array, x: Array, slope: float = 0.01
+) -> Array | None:
+    dx: Array = ops.xp.empty_like(x)
+    return dx if ops.runs(_silu_slopes, (x.size,), dx, ops.ordered(dy), x) else None
+
+
+def _silu_slopes(crew: Crew, size: int) -> CompiledPlan:
+    """Operands: the results, the gradients, the arguments."""
+    return _step(crew, "silu_slopes", (size,), -(-size // LANES), (1, 2), (0,))
 
 
 silu = Route(
     "compiled",
     _silu,
     lambda ops, mode, x, slope=0.01: (
-        mode == "silu" and x.flags.c_contiguous and _are_few(ops, x, _of_rows(x))
+        mode == "silu" and x.flags.c_contiguous and _is_served(ops, x, _of_rows(x))
+    ),
+)
+
+silu_backward = Route(
+    "compiled",
+    _silu_backward,
+    lambda ops, mode, dy, x, slope=0.01: (
+        mode == "silu"
+        and x.flags.c_contiguous
+        and _is_served(ops, x, _of_rows(x))
+        and ops.serves(1, dy)
     ),
 )
 
@@ -401,8 +445,8 @@ def _rotated(crew: Crew, shape: Shape, turns: Shape) -> CompiledPlan:
     """Operands: the results, the heads, cosines and sines."""
     n, steps, heads, size = shape
     # One angle a step, or a step of a sample.
-    numbers = n * steps, prod(turns[:-1]), heads, size, turns[-1]
-    return _one_call(crew, "rotated", numbers, (1, 2, 3), (0,))
+    numbers = prod(turns[:-1]), heads, size, turns[-1]
+    return _step(crew, "rotated", numbers, n * steps, (1, 2, 3), (0,))
 
 
 def _rotate_fits(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved: bool) -> bool:
@@ -411,7 +455,7 @@ def _rotate_fits(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved:
         and not interleaved
         and not (x.shape[3] % LANES or cos.shape[-1] % LANES)
         and cos.dtype == sin.dtype == _F32
-        and _are_few(ops, x, x.shape[0] * x.shape[2])
+        and _is_served(ops, x, x.shape[0] * x.shape[2])
     )
 
 
@@ -449,10 +493,18 @@ def _arithmetic_function(function: str, other: str) -> CompiledFunction:
     return engine.known(steps.arithmetic, function, other)
 
 
-def _one_call(
-    crew: Crew, name: str, numbers: tuple[int, ...], reads: tuple[int, ...], writes: tuple[int, ...]
+def _step(
+    crew: Crew,
+    name: str,
+    numbers: tuple[int, ...],
+    count: int,
+    reads: tuple[int, ...],
+    writes: tuple[int, ...],
 ) -> CompiledPlan:
-    return CompiledPlan(crew, _step_function(name), [[numbers]], reads, writes)
+    """Return the plan of a function whose last two arguments are a range of ``count``."""
+    return CompiledPlan(
+        crew, _step_function(name), shared(numbers, (count,), crew.threads), reads, writes
+    )
 
 
 @cache

@@ -61,6 +61,7 @@ class OneDnnOps(OneDnnBase):
     batch_norm_train = normalise.batch_norm_train
     batch_norm_backward = normalise.batch_norm_backward
     l2_norm = normalise.l2_norm
+    l2_norm_backward = normalise.l2_norm_backward
     layer_norm = normalise.layer_norm
     layer_norm_backward = normalise.layer_norm_backward
     lrn = normalise.lrn

@@ -142,7 +142,9 @@ activation = in_order(
 )
 
 activation_backward = in_order(
-    Route("onednn", _activation_backward, _is_served_back), last=by_numpy.activation_backward
+    few.silu_backward,
+    Route("onednn", _activation_backward, _is_served_back),
+    last=by_numpy.activation_backward,
 )
 
 sigmoid = in_order(

@@ -150,6 +150,8 @@ batch_norm_backward = in_order(
 
 l2_norm = in_order(few.l2_norm, last=by_numpy.l2_norm)
 
+l2_norm_backward = in_order(few.l2_norm_backward, last=by_numpy.l2_norm_backward)
+
 layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=by_numpy.layer_norm)
 
 layer_norm_backward = in_order(
