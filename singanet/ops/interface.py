@@ -468,6 +468,12 @@ class Ops(Protocol):
     def log_softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
         """Return dy - exp(y) sum(dy) along ``axis``."""
 
+    def softmax_log_sum(self, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+        """Return softmax(x) in C order and log Σ_j exp(x_j) (N,) for x (N, C).
+
+        ``out`` receives the softmax; it may be x.
+        """
+
     def softmax_cross_entropy(
         self, x: Array, labels: Array, smoothing: float = 0.0, out: Array | None = None
     ) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES
@@ -112,6 +112,50 @@ def silu_slopes() -> Code:
     return code
 
 
+def softmax_rows() -> Code:
+    """Write a function of the softmax of rows, and of the logarithms of their sums.
+
+    Its pointers: results, logarithms, rows, which may be the results. Its integers: the floats of a
+    row, and the range of rows.
+    """
+    code = Code("softmax_rows", pointers=3, numbers=3)
+    y, logs, x, size, *rows = code.arguments
+    vectors = 0, code.whole(code.sum(size, LANES - 1), LANES)
+    lowest = code.number(-float("inf"))
+    with code.each(*rows) as row:
+        start = code.times(row, size, FLOAT)
+        line, made, kept = code.beyond(x, start), code.beyond(y, start), {0: lowest}
+
+        def rise(some: _Lanes) -> None:
+            kept[0] = code.at_least(some.floats(line, lowest), kept[0])
+
+        _each_vector(code, vectors, size, rise, kept)
+        top = code.largest(kept[0])
+        sums = {"sum": code.number(0.0), "lost": code.number(0.0)}
+
+        def add(some: _Lanes) -> None:
+            shifted = code.subtract(some.floats(line, lowest), top)
+            power = code.if_above(shifted, code.number(-_LEAST), code.exponential(shifted))
+            some.store(power, made)
+            # What rounding takes from a sum is added with the next term (Kahan 1965).
+            term = code.subtract(power, sums["lost"])
+            total = code.add(sums["sum"], term)
+            sums["lost"] = code.subtract(code.subtract(total, sums["sum"]), term)
+            sums["sum"] = total
+
+        _each_vector(code, vectors, size, add, sums)
+        total = code.total(sums["sum"])
+        inverse = code.divide(code.number(1.0), total)
+        log = code.add(code.logarithm(total), top)
+        code.store_some(log, logs, code.times(row, FLOAT), code.first(1))
+
+        def divide(some: _Lanes) -> None:
+            some.store(code.multiply(some.floats(made), inverse), made)
+
+        _each_vector(code, vectors, size, divide)
+    return code
+
+
 class _Lanes(NamedTuple):
     """A vector ``at`` an offset, or some ``lanes`` of it."""
 
@@ -119,11 +163,11 @@ class _Lanes(NamedTuple):
     at: Value
     lanes: Value | None
 
-    def floats(self, pointer: Value) -> Value:
-        """Load the floats."""
+    def floats(self, pointer: Value, others: Value | None = None) -> Value:
+        """Load the floats; other lanes are 0 or from ``others``."""
         if self.lanes is None:
             return self.code.floats(pointer, self.at)
-        return self.code.some_floats(pointer, self.at, self.lanes)
+        return self.code.some_floats(pointer, self.at, self.lanes, others)
 
     def store(self, value: Value, pointer: Value) -> None:
         """Store floats."""
@@ -138,7 +182,7 @@ def _each_vector(
     vectors: Sequence[Value],
     count: Value,
     write: Callable[[_Lanes], None],
-    kept: dict[int, Value] | None = None,
+    kept: dict[Any, Value] | None = None,
 ) -> None:
     """Write a loop over a range of vectors of ``count`` floats, of which the last may be short.
 

@@ -433,6 +433,30 @@ silu_backward = Route(
 )
 
 
+def _softmax_log_sum(
+    ops: PlannedOps, x: Array, out: Array | None = None
+) -> tuple[Array, Array] | None:
+    y: Array = ops.xp.empty(x.shape, np.float32) if out is None else out
+    logs: Array = ops.xp.empty((len(x),), np.float32)
+    return (y, logs) if ops.runs(_softmax_rows, x.shape, y, logs, x) else None
+
+
+def _softmax_rows(crew: Crew, rows: int, size: int) -> CompiledPlan:
+    """Operands: the results, the logarithms of sums, the rows."""
+    return _step(crew, "softmax_rows", (size,), rows, (2,), (0, 1))
+
+
+softmax_log_sum = Route(
+    "compiled",
+    _softmax_log_sum,
+    lambda ops, x, out=None: (
+        x.flags.c_contiguous
+        and (out is None or out.flags.c_contiguous)
+        and _is_served(ops, x, len(x))
+    ),
+)
+
+
 def _rotate(ops: PlannedOps, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array | None:
     rows = ops.ordered(x.transpose(0, 2, 1, 3))
     y: Array = ops.xp.empty(rows.shape, np.float32)

@@ -180,6 +180,7 @@ class NumpyOps:
     softmax_backward = scores.softmax_backward
     log_softmax = scores.log_softmax
     log_softmax_backward = scores.log_softmax_backward
+    softmax_log_sum = scores.softmax_log_sum
     softmax_cross_entropy = scores.softmax_cross_entropy
     softmax_cross_entropy_backward = scores.softmax_cross_entropy_backward
     softmax_cross_entropy_soft = scores.softmax_cross_entropy_soft

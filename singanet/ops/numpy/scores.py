@@ -53,13 +53,28 @@ def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array
 
 
 @kernel(half="native")
+def softmax_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+    xp = ops.xp
+    # NumPy's argmax of short rows is faster than its max.
+    top = x.reshape(-1)[_places(ops, x.argmax(axis=1), x)]
+    p: Array = xp.empty(x.shape, x.dtype) if out is None else out
+    xp.subtract(x, top[:, None], out=p)
+    xp.exp(p, out=p)
+    total = product(xp, p, xp.ones((x.shape[1], 1), x.dtype))[:, 0]
+    xp.divide(p, total[:, None], out=p)
+    log_sum: Array = xp.log(total, out=total)
+    log_sum += top
+    return p, log_sum
+
+
+@kernel(half="native")
 def softmax_cross_entropy(
     ops: Ops, x: Array, labels: Array, smoothing: float = 0.0, out: Array | None = None
 ) -> tuple[Array, Array]:
     # All reads of x come first: the probabilities may overwrite it.
     of_label = x.reshape(-1)[_places(ops, labels, x)]
     mean = x.mean(axis=1) if smoothing else None
-    p, log_sum = _softmax_with_log_sum(ops, x, out)
+    p, log_sum = ops.softmax_log_sum(x, out)
     losses: Array = log_sum - of_label
     if mean is not None:
         losses *= 1.0 - smoothing
@@ -84,7 +99,7 @@ def softmax_cross_entropy_soft(
 ) -> tuple[Array, Array]:
     # A label of weight 0 adds nothing, even with a score of -inf; NaN still enters the log-sum.
     of_target = ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
-    p, log_sum = _softmax_with_log_sum(ops, x, out)
+    p, log_sum = ops.softmax_log_sum(x, out)
     losses: Array = log_sum - of_target
     return losses, p
 
@@ -102,21 +117,6 @@ def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
     # Infinity times zero is zero here; NaN in x already reached the logarithm.
     losses += xp.fmax(size, 0, out=size)
     return losses
-
-
-def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple[Array, Array]:
-    """Return softmax(x) in C order, and log Σ_j exp(x_j)."""
-    xp = ops.xp
-    # NumPy's argmax of short rows is faster than its max.
-    top = x.reshape(-1)[_places(ops, x.argmax(axis=1), x)]
-    p: Array = xp.empty(x.shape, x.dtype) if out is None else out
-    xp.subtract(x, top[:, None], out=p)
-    xp.exp(p, out=p)
-    total = product(xp, p, xp.ones((x.shape[1], 1), x.dtype))[:, 0]
-    xp.divide(p, total[:, None], out=p)
-    log_sum: Array = xp.log(total, out=total)
-    log_sum += top
-    return p, log_sum
 
 
 def _places(ops: Ops, columns: Array, x: Array) -> Array:

@@ -44,6 +44,7 @@ class OneDnnOps(OneDnnBase):
     rotate = attending.rotate
     attend_backward = attending.attend_backward
     softmax = attending.softmax
+    softmax_log_sum = attending.softmax_log_sum
     softmax_backward = attending.softmax_backward
     conv2d = conv.conv2d
     conv2d_constant = conv.conv2d_constant

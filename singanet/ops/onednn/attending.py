@@ -103,6 +103,7 @@ def _is_served_back(
 
 attend_few = in_order(few.attend_few, last=by_numpy.attend_few)
 rotate = in_order(few.rotate, last=scores_by_numpy.rotate)
+softmax_log_sum = in_order(few.softmax_log_sum, last=scores_by_numpy.softmax_log_sum)
 attend = in_order(Route("onednn", _attend, _is_served), attend_blocks.attend, last=by_numpy.attend)
 attend_backward = in_order(
     Route("onednn", _attend_backward, _is_served_back),
