@@ -19,6 +19,7 @@ from singanet import models, pretrained
 from singanet.commands.runs.trained import embedded
 from singanet.saving.whole_model import save_model
 from tests.commands.published import LLAMA, published
+from tests.pretrained.configs import CONFIGS
 
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
@@ -470,3 +471,23 @@ def test_texts_get_the_names_of_their_classes(tmp_path):
         assert server.client.post("/v1/completions", json={"prompt": "a"}).status_code == 404
     finally:
         server.end()
+
+
+def test_a_published_classifier_of_images_is_served(tmp_path, rng):
+    net = pretrained.build(CONFIGS["vit"], seed=0)
+    pretrained.save(net, tmp_path)
+    server = Server(tmp_path)
+    try:
+        x = rng.normal(size=(2, *net.nodes()[0].output_shapes()[0])).astype(np.float32)
+        found = server.client.post("/predict", json=x.tolist()).json()["predictions"]
+        np.testing.assert_allclose(found, net.predict(x), rtol=0, atol=1e-5)
+    finally:
+        server.end()
+
+
+def test_models_without_an_answer_are_refused_by_name(tmp_path, refused):
+    score = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "score"}}
+    folder = published(LLAMA | score | {"pad_token_id": 0}, tmp_path / "score")
+    assert "each text one class; received one that gives it a score" in refused("serve", folder)
+    pretrained.save(pretrained.build(CONFIGS["clip"], seed=0), tmp_path / "clip")
+    assert "a causal model" in refused("serve", tmp_path / "clip")

@@ -52,11 +52,15 @@ def load(path: str, limits: Limits) -> Served:
         raise refusal(f"{path!r}", expected, "another file", advice)
     model = model_in(place)
     # A drawn net tells the kind of the model without its arrays.
-    drawn = drawn_net(model, ["input_ids"])
+    drawn, name = drawn_net(model, ["input_ids"]), Path(path).resolve().name
+    if drawn.ports().inputs == ["pixel_values"]:
+        return Served(name, predict=_predictions(pretrained.load(model), limits))
     of_sentences, of_classes = has_embeddings(drawn), drawn.head == SEQUENCE
+    if not of_sentences and not of_classes:
+        expect_causal(drawn, place)
     inputs = OF_SENTENCES if of_sentences or of_classes else ["input_ids"]
     net = pretrained.load(model, inputs=inputs)
-    name, tokenizer = Path(path).resolve().name, tokenizer_for(net, model)
+    tokenizer = tokenizer_for(net, model)
     words = int(net.config["vocab_size"])
     texts = TextRequests(name, tokenizer, words, net.most_steps)
     if of_sentences or of_classes:
@@ -71,9 +75,9 @@ def load(path: str, limits: Limits) -> Served:
             return Served(name, texts, embed=queue)
         if not isinstance(net.loss, SoftmaxCrossEntropy):
             expected, advice = "a model that gives each text one class", "pass another model"
-            raise refusal(f"model {path!r}", expected, str(net.config["problem_type"]), advice)
+            received = str(net.config.get("problem_type") or "one that gives it a score")
+            raise refusal(f"model {path!r}", expected, received, advice)
         return Served(name, texts, predict=queue, classes=tuple(labels_of(net.config)))
-    expect_causal(net, place)
     scheduler = Scheduler(net, tokenizer, limits.together, limits.queue)
     return Served(name, texts, scheduler, ends=ends_of(net, tokenizer))
 
