@@ -1,6 +1,7 @@
 """The scheduler of ``singanet serve``: its texts beside `FeedForwardNet.generate`."""
 
 from queue import Queue
+from threading import Event
 
 import numpy as np
 import pytest
@@ -68,18 +69,23 @@ def test_prompts_read_together_give_the_texts_of_generate(model, lengths, writte
 def test_a_long_prompt_is_read_although_short_ones_keep_coming(model, monkeypatch):
     net, tokenizer = model
     monkeypatch.setattr("singanet.commands.serving.scheduler._CHUNK", 4)
-    with Begun(net, tokenizer, most_active=4) as begun:
+    scheduler, found, ended = Scheduler(net, tokenizer, most_active=4), [], Event()
 
-        def ask_again(count=3):
-            for k in range(count):
-                begun.ask("short", [5 + k], 1)
+    def ask(name, prompt):
+        def send(piece):
+            found.append(name)
+            if name == "long" or len(found) == 200:
+                ended.set()
+            elif not ended.is_set():
+                # In the scheduler's thread: a short prompt always waits.
+                ask(name, prompt)
 
-        with begun.scheduler._queue.changed:
-            begun.ask("long", [*range(5, 45)], 1)
-            ask_again()
-        for _ in range(200):
-            name, _ = begun.ended.get(timeout=60)
-            if name == "long":
-                break
-            ask_again(1)
-        assert name == "long"
+        scheduler.submit(TextRequest(prompt, 1, Sampling(), send))
+
+    with scheduler._queue.changed:
+        for k in range(3):
+            ask(f"short {k}", [5, 6])
+        ask("long", [*range(5, 45)])
+    assert ended.wait(60)
+    scheduler.close()
+    assert "long" in found[:200]
