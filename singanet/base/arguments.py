@@ -45,8 +45,11 @@ def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether ``value`` is one finite real number; a bool is not."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether ``value`` is one finite real number that a float can be; a bool is not."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # of an int
+        return False
 
 
 def checked_number(

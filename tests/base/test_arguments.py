@@ -21,6 +21,7 @@ from singanet.base.arguments import (
     TIMES,
     Budget,
     are_plain_names,
+    is_number,
     is_training,
     kEval,
     kTrain,
@@ -426,3 +427,8 @@ def test_levels_of_json_are_counted_with_brackets_in_texts(levels, text):
             read(start + text + end)
     else:
         assert read(start + text + end) == json.loads(start + text + end)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan"), True, "1", 1j])
+def test_what_no_float_can_be_is_no_number(value):
+    assert not is_number(value)

@@ -221,7 +221,18 @@ HOSTILE = [
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}},
             {"repetition_penalty": 0}, {"no_repeat_ngram_size": 0}, {"bad_words": [-1]},
             {"model": "other"}, {"model": 3}, {"unknown": 1}, {"tools": [1]}, {"logprobs": 3},
-            {"echo": True}, {"frequency_penalty": 1},
+            {"echo": True}, {"frequency_penalty": 1}, {"temperature": 10**400}, {"n": 2},
+            {"logit_bias": {"1": 10**400}}, {"logit_bias": {"\u0661": 1}}, {"bad_words": [[10**9]]},
+            {"bad_words": ["a"] * 1000}, {"bad_words": [""]}, {"prompt": ["a"] * 41},
+            {"prompt": "a" * 90_000}, {"prompt": " " * 90_000}, {"stop": ["a"] * 10_000},
+            *({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+              for schema in (
+                {"enum": ["\ud800"]}, {"enum": [str(k) for k in range(5000)]},
+                {"type": "string", "pattern": "^(" + "a?" * 20_000 + ")$"},
+                {"allOf": [{"type": "string", "pattern": f".*a.{{{k}}}"} for k in range(20)]},
+                {"properties": {"a": {"$ref": "#", "pattern": "a"}}},
+                {"anyOf": [{"anyOf": [{"pattern": "a"}], "pattern": "b"}]},
+            )),
         )
     ),
     *(
@@ -230,7 +241,10 @@ HOSTILE = [
             None, [], "Speak", [None], [{}], [{"role": "king", "content": "a"}],
             [{"role": "user"}], [{"role": "user", "content": 3}],
             [{"role": "user", "content": [{"type": "image_url"}]}],
-            [{"role": "user", "content": ["a"]}], [{"role": "user", "content": "\ud800"}],
+            [{"role": "user", "content": ["a"]}], [{"role": [], "content": "a"}],
+            [{"role": "user", "content": [{"type": [], "text": "a"}]}],
+            [{"role": "user", "content": "a" * 90_000}], [{"role": "tool", "content": "a"}],
+            [{"role": "user", "content": "\ud800"}],
             [{"role": "user", "content": "a " * 4000}], [{"role": "user", "content": "a"}] * 500,
         )
     ),

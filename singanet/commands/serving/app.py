@@ -167,6 +167,11 @@ class _Application:
             raise RequestError("the body came too slowly", None, 408) from None
         return bytes(found)
 
+    async def _given(self, request: Request) -> Any:
+        """Return the JSON of the body. Errors: `RequestError`."""
+        body = await self._body(request)
+        return await self._beside(lambda: parsed(body))
+
     async def page(self, request: Request) -> Response:
         """A page to try the net in a browser."""
         text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
@@ -200,19 +205,10 @@ class _Application:
         if self.served.predict is None:
             raise RequestError("/predict: the net that is served writes texts", None, 404)
         if self.served.classes:
-            return await self._classified(self.served.predict, await self._body(request))
+            return await self._classified(self.served.predict, await self._given(request))
         binary = request.headers.get("content-type", "").partition(";")[0].strip() == _BINARY
         body = await self._body(request)
-        if binary:
-            x: Any = _npy(body)
-        else:
-            given = parsed(body)
-            if not isinstance(given, (list, dict)) or not given:
-                raise RequestError("the body: expected a list, or an object of inputs by name")
-            if isinstance(given, dict):
-                x = {key: _array(value, key) for key, value in given.items()}
-            else:
-                x = _array(given, "the body")
+        x = _npy(body) if binary else await self._beside(lambda: _inputs(parsed(body)))
         made = await self._wait(self.served.predict.submit(x))
         if binary and not isinstance(made, dict):
             buffer = io.BytesIO()
@@ -222,9 +218,9 @@ class _Application:
         shown = {key: _listed(value) for key, value in parts.items()}
         return _json({"predictions": shown if isinstance(made, dict) else shown[""]})
 
-    async def _classified(self, predict: BatchQueue, body: bytes) -> Response:
+    async def _classified(self, predict: BatchQueue, given: Any) -> Response:
         """The class of each text, and the probabilities of all, by their names."""
-        given, names = parsed(body), self.served.classes
+        names = self.served.classes
         rows = await self._wait(predict.submit(await self._ids(given, "the body")))
         shown = [
             {"class": names[int(row.argmax())], "probabilities": dict(zip(names, row, strict=True))}
@@ -246,7 +242,7 @@ class _Application:
     async def embeddings(self, request: Request) -> Response:
         """Embeddings of texts, in OpenAI's form."""
         embed = self.served.embed
-        fields = Fields(parsed(await self._body(request)))
+        fields = Fields(await self._given(request))
         if embed is None or self.served.texts is None:
             raise RequestError(
                 "/v1/embeddings: the net that is served has no embeddings", None, 404
@@ -293,7 +289,7 @@ class _Application:
         return await self._texts(request, False)
 
     async def _texts(self, request: Request, chat: bool) -> Response:
-        given = parsed(await self._body(request))
+        given = await self._given(request)
         texts = self.served.texts
         if texts is None or self.served.scheduler is None:
             raise RequestError("the net that is served writes no texts", None, 404)
@@ -461,6 +457,15 @@ async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     message = f"{request.method} {request.url.path}"[:200] + ": no such route"
     return _json(RequestError(message, None, status).body(), status)
+
+
+def _inputs(given: Any) -> Any:
+    """Return the inputs of a net in JSON as arrays. Errors: `RequestError`."""
+    if not isinstance(given, (list, dict)) or not given:
+        raise RequestError("the body: expected a list, or an object of inputs by name")
+    if isinstance(given, dict):
+        return {key: _array(value, key) for key, value in given.items()}
+    return _array(given, "the body")
 
 
 def _array(given: Any, name: str) -> Array:

@@ -62,7 +62,7 @@ def load(path: str, limits: Limits) -> Served:
     net = pretrained.load(model, inputs=inputs)
     tokenizer = tokenizer_for(net, model)
     words = int(net.config["vocab_size"])
-    texts = TextRequests(name, tokenizer, words, net.most_steps)
+    texts = TextRequests(name, tokenizer, words, net.most_steps, limits.queue)
     if of_sentences or of_classes:
 
         def embedded(inputs: list[Any]) -> list[Array]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from singanet.base.arguments import Budget, is_flag, is_int, is_number, read_json
 from singanet.data import Tokenizer
@@ -12,8 +15,21 @@ from singanet.decoding import Processors, Sampling
 from singanet.errors import DataError, SingaNetError
 from singanet.types import Array
 
-_LONGEST_STOPS = 16
+_MOST_STOPS = 16
 """The most stops of a request."""
+_MOST_WORDS = 256
+"""The most bad words of a request, which are compared with a text after each of its tokens."""
+_LONGEST_SCHEMA = 1 << 14
+"""The most letters of a JSON schema."""
+_CHOICES: Mapping[str, type] = {"allOf": list, "anyOf": list, "oneOf": list, "$ref": str}
+"""Fields of a JSON schema that name other schemas for the same value."""
+_ABOUT = frozenset({
+    "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description",
+    "discriminator", "examples", "title",
+})  # fmt: skip
+"""Fields of a JSON schema that change no value."""
+_LETTERS = 16
+"""Characters a token of which usual texts have less."""
 
 _IGNORED = frozenset({
     "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning_effort", "safety_identifier",
@@ -120,10 +136,17 @@ class AskedTexts:
 
 
 class TextRequests:
-    """Reads requests to the model ``name`` with the most ``limit`` tokens, None for any number."""
+    """Reads requests to the model ``name`` with the most ``limit`` tokens, None for any number.
 
-    def __init__(self, name: str, tokenizer: Tokenizer, words: int, limit: int | None) -> None:
+    ``prompts`` is the most prompts of a request.
+    """
+
+    def __init__(
+        self, name: str, tokenizer: Tokenizer, words: int, limit: int | None, prompts: int
+    ) -> None:
         self.name, self.tokenizer, self.words, self.limit = name, tokenizer, words, limit
+        self._prompts = prompts
+        self._longest = max(map(len, tokenizer.backend.get_vocab()), default=1)
 
     def chat(self, given: Any) -> AskedTexts:
         """Read a request for an answer to ``messages``."""
@@ -132,9 +155,12 @@ class TextRequests:
         messages = fields.take("messages")
         if not isinstance(messages, list) or not messages:
             raise RequestError("messages: expected a list of at least one message", "messages")
+        if self.limit is not None and len(messages) > self.limit:
+            raise self._too_long("messages", f"{len(messages)} messages")
         turns = [_message(k, message) for k, message in enumerate(messages)]
         with _Refusing("messages"):
-            ids = self.tokenizer.prompt(turns).tolist()
+            text = self.tokenizer._chat_text(turns, True)
+        ids = self._encoded(text, "messages", False)
         later = fields.count("max_tokens")
         most = fields.count("max_completion_tokens", later)
         return self._asked(fields, [ids], most, "messages")
@@ -144,7 +170,7 @@ class TextRequests:
         fields = Fields(given)
         self.expect_model(fields)
         prompt = fields.take("prompt")
-        prompts = self.several(prompt, "prompt", 128)
+        prompts = self.several(prompt, "prompt", self._prompts)
         return self._asked(fields, prompts, fields.count("max_tokens", 16), "prompt")
 
     def several(self, given: Any, name: str, most: int) -> list[list[int]]:
@@ -164,12 +190,27 @@ class TextRequests:
             return [int(id) for id in part]
         if not isinstance(part, str):
             raise RequestError(f"{name}: expected a text, or a list of ids", name)
+        return self._encoded(part, name, True)
+
+    def _encoded(self, text: str, name: str, special: bool) -> list[int]:
+        """Return the ids of a text, ``special`` ones too, while other threads run.
+
+        A text that is certainly too long is refused by its beginning, which takes less time.
+        """
+        limit, encode = self.limit, self.tokenizer._encoded_beside
         with _Refusing(name):
-            found: Array = self.tokenizer.encode(part)
-        if not len(found):
+            if limit is not None and len(text) > limit * _LETTERS:
+                begin = text[: limit * _LETTERS]
+                if len(text) > limit * self._longest or len(encode(begin, special)) > 2 * limit:
+                    raise self._too_long(name, f"a text of {len(text)} characters")
+            ids = encode(text, special)
+        if not ids:
             raise RequestError(f"{name}: expected at least one token", name)
-        ids: list[int] = found.tolist()
         return ids
+
+    def _too_long(self, name: str, received: str) -> RequestError:
+        message = f"{name}: expected less than {self.limit} tokens, received {received}"
+        return RequestError(message, name, code="context_length_exceeded")
 
     def expect_model(self, fields: Fields) -> None:
         """Errors: `RequestError` for the name of another model."""
@@ -184,8 +225,7 @@ class TextRequests:
         longest = max(map(len, prompts))
         room = None if self.limit is None else self.limit - longest
         if room is not None and room < 1:
-            message = f"{name}: expected less than {self.limit} tokens, received {longest}"
-            raise RequestError(message, name, code="context_length_exceeded")
+            raise self._too_long(name, str(longest))
         length = most if most is not None else min(room or 512, 512)
         if room is not None and length > room:
             message = f"max_tokens: expected at most {room} after a prompt of {longest} tokens"
@@ -194,8 +234,8 @@ class TextRequests:
         stops = [stops] if isinstance(stops, str) else stops
         if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
             raise RequestError("stop: expected a text, or a list of texts", "stop")
-        if len(stops) > _LONGEST_STOPS:
-            raise RequestError(f"stop: expected at most {_LONGEST_STOPS} texts", "stop")
+        if len(stops) > _MOST_STOPS:
+            raise RequestError(f"stop: expected at most {_MOST_STOPS} texts", "stop")
         stream, options = fields.flag("stream"), fields.take("stream_options", {})
         if not isinstance(options, dict):
             raise RequestError("stream_options: expected an object", "stream_options")
@@ -204,13 +244,21 @@ class TextRequests:
         cuts = fields.count("top_k"), fields.number("top_p", None), fields.number("min_p", None)
         penalty = fields.number("repetition_penalty", 1.0) or 0.0
         ngrams = fields.count("no_repeat_ngram_size")
-        bad, bias = fields.take("bad_words"), self._bias(fields.take("logit_bias", {}))
+        bad, bias = fields.take("bad_words", []), self._bias(fields.take("logit_bias", {}))
+        if isinstance(bad, list) and len(bad) > _MOST_WORDS:
+            raise RequestError(f"bad_words: expected at most {_MOST_WORDS}", "bad_words")
         guide = _guide(fields.take("response_format", {}))
         fields.end()
         with _Refusing(None):
             sampling = Sampling(temperature if temperature is not None else 1.0, *cuts)
             changes = penalty, ngrams, bad, bias, guide
             processors = Processors._of(*changes, tokenizer=self.tokenizer)
+            if processors.guide is not None:
+                # Its grammar is read here, not between the tokens of other texts.
+                processors.guide.allowed([], self.words)
+        if any(not run or max(run) >= self.words for run in processors.bad_words):
+            expected = f"bad_words: expected texts of tokens, or ids below {self.words}"
+            raise RequestError(expected, "bad_words")
         usage = bool(options.get("include_usage"))
         return AskedTexts(prompts, length, sampling, processors, seed, stops, stream, usage)
 
@@ -222,12 +270,14 @@ class TextRequests:
             raise RequestError(expected, "logit_bias")
         added = {}
         for key, value in given.items():
-            if not key.isdecimal() or int(key[:9]) >= self.words or not is_number(value):
+            known = key.isascii() and key.isdecimal() and int(key[:9]) < self.words
+            if not known or not is_number(value):
                 raise RequestError(expected, "logit_bias")
             added[int(key)] = float(value)
+        places, more = np.array([*added]), np.array([*added.values()])
 
         def biased(ids: Array, scores: Array) -> Array:
-            scores[[*added]] += [*added.values()]
+            scores[places] += more
             return scores
 
         return biased
@@ -256,9 +306,9 @@ def _message(place: int, given: Any) -> dict[str, Any]:
         raise RequestError(f"{name}.role: expected system, user or assistant", f"{name}.role")
     content = given.get("content")
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-        kinds = {part.get("type") for part in content if isinstance(part, dict)}
-        if len(texts) != len(content) or kinds - {"text"}:
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [part.get("text") for part in parts]
+        if len(texts) != len(content):
             raise RequestError(f"{name}.content: expected parts of the type text", name)
         content = "".join(map(str, texts)) if all(isinstance(t, str) for t in texts) else None
     if not isinstance(content, str):
@@ -281,4 +331,23 @@ def _guide(given: Any) -> Any:
     schema = schema.get("schema") if isinstance(schema, dict) else None
     if not isinstance(schema, dict):
         raise RequestError(f"{name}: expected text, json_object, or json_schema with one", name)
+    if len(json.dumps(schema)) > _LONGEST_SCHEMA:
+        raise RequestError(f"{name}: expected a schema of at most {_LONGEST_SCHEMA} letters", name)
+    try:
+        json.dumps(schema, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{name}: expected text without lone surrogates", name) from None
+    _expect_no_joins(schema, name)
     return schema
+
+
+def _expect_no_joins(part: Any, name: str) -> None:
+    """Refuse schemas that all have to match one value: reading them takes time without a limit."""
+    if isinstance(part, dict):
+        kinds = {key for key, kind in _CHOICES.items() if isinstance(part.get(key), kind)}
+        if kinds and (len(kinds) > 1 or "allOf" in kinds or part.keys() - kinds - _ABOUT):
+            expected = "a schema without allOf, and without fields beside anyOf, oneOf and $ref"
+            raise RequestError(f"{name}: expected {expected}", name)
+    if isinstance(part, (dict, list)):
+        for each in part.values() if isinstance(part, dict) else part:
+            _expect_no_joins(each, name)

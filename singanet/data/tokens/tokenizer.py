@@ -194,19 +194,20 @@ class Tokenizer:
         return np.array(self._encoding(text, special).ids, np.int32)
 
     def _encoding(self, text: str, special: bool) -> Any:
-        if not isinstance(text, str) or _lone_surrogate(text) is not None:
-            raise DataError(
-                _WHERE,
-                expected="a str without lone surrogates",
-                received=f"a lone surrogate at {_lone_surrogate(text)}"
-                if isinstance(text, str)
-                else type(text).__name__,
-                advice=MESSAGES
-                if are_messages(text)
-                else "decode bytes first, and replace lone surrogates; pass texts one by one",
-            )
+        _expect_text(text)
         with refusing(_WHERE, "text that the vocabulary can encode"):
             return self.backend.encode(text, add_special_tokens=special)
+
+    def _encoded_beside(self, text: str, special: bool) -> list[int]:
+        """Return the ids of ``text`` as `encode`, while other threads of Python run.
+
+        The package encodes batches in threads of its own, after which it warns at a fork.
+        """
+        _expect_text(text)
+        with refusing(_WHERE, "text that the vocabulary can encode"):
+            (found,) = self.backend.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = found.ids
+        return ids
 
     @cached_property
     def around(self) -> tuple[Array, Array]:
@@ -316,6 +317,21 @@ def _expect_messages(messages: Any) -> None:
             expected='a list of messages, {"role": "user", "content": "..."}',
             received=received,
             advice="give each message its role and its content, both as text",
+        )
+
+
+def _expect_text(text: Any) -> None:
+    """Errors: `DataError` for anything but text that UTF-8 can encode."""
+    if not isinstance(text, str) or _lone_surrogate(text) is not None:
+        raise DataError(
+            _WHERE,
+            expected="a str without lone surrogates",
+            received=f"a lone surrogate at {_lone_surrogate(text)}"
+            if isinstance(text, str)
+            else type(text).__name__,
+            advice=MESSAGES
+            if are_messages(text)
+            else "decode bytes first, and replace lone surrogates; pass texts one by one",
         )
 
 
