@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby, pairwise
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from singanet.ops import Ops
 from singanet.ops.numpy.linear import SWEEP
 from singanet.ops.workers import side_by_side
 from singanet.program.ir import Call, Ref, Token, map_leaves
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 Ready = Callable[[], object]
 
@@ -345,7 +345,11 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
     size = math.prod(out.shape)
     by_numpy = not ops.has_sweep(function, size)
     # A single call gains nothing; rules have several calls in a row.
-    if not size or not _is_dense(out) or (by_numpy and call.phase != "update"):
+    if (
+        not size
+        or not _is_dense(out.shape, out.strides, out.dtype)
+        or (by_numpy and call.phase != "update")
+    ):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
         operands = operands[::-1]
@@ -367,12 +371,13 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _is_dense(ref: Ref) -> bool:
+@lru_cache(maxsize=4096)
+def _is_dense(shape: Shape, strides: Shape, dtype: np.dtype[Any]) -> bool:
     """Whether it is float32 without gaps, in whatever order of the axes."""
-    if ref.dtype != _F32:
+    if dtype != _F32:
         return False
     expected = _F32.itemsize
-    for stride, size in sorted(zip(ref.strides, ref.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:
             return False
         expected *= size

@@ -53,16 +53,10 @@ def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
 
 def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int]:
     """Return shape, strides and offset of the view of a basic index."""
-    parts = list(index) if isinstance(index, tuple) else [index]
+    parts = index if isinstance(index, tuple) else (index,)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
-    places = [k for k, part in enumerate(parts) if part is Ellipsis]
-    if taken > len(shape) or len(places) > 1:
+    if taken > len(shape) or sum(part is Ellipsis for part in parts) > 1:
         raise IndexError(f"index {index} of an array with {len(shape)} axes")
-    gap = [slice(None)] * (len(shape) - taken)
-    if places:
-        parts[places[0] : places[0] + 1] = gap
-    else:
-        parts += gap
     sizes: list[int] = []
     steps: list[int] = []
     offset = axis = 0
@@ -70,6 +64,12 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int
         if part is None:
             sizes.append(1)
             steps.append(0)
+            continue
+        if part is Ellipsis:
+            after = axis + len(shape) - taken
+            sizes += shape[axis:after]
+            steps += strides[axis:after]
+            axis = after
             continue
         size, stride = shape[axis], strides[axis]
         axis += 1
@@ -84,7 +84,7 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[Shape, Shape, int
         if not -size <= place < size:
             raise IndexError(f"index {place} is out of bounds for axis {axis - 1} of size {size}")
         offset += stride * (place % size)
-    return tuple(sizes), tuple(steps), offset
+    return (*sizes, *shape[axis:]), (*steps, *strides[axis:]), offset
 
 
 def completed(shape: Shape, wanted: Sequence[int]) -> Shape:
