@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.garbage import no_collections
-from singanet.base.heap import large_arrays_apart
+from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way
 from singanet.engine.timeline import PeakMemory
@@ -28,7 +28,6 @@ from singanet.program.memory import (
     as_trained,
     expect_alone,
     expect_recorded,
-    forget_rehearsals,
     pages_outside,
     rehearsed_step,
     turns_of,
@@ -136,7 +135,7 @@ def plan_memory(
             # Free the rehearsals in any case.
             search.steps.clear()
             search.rehearsed = None
-            forget_rehearsals()
+            trim()
 
 
 def expect_measures(where: str, allow: Any) -> None:
@@ -333,7 +332,7 @@ class _Search:
         """Return the rehearsed step of a micro-batch; cache the last one, since they are large."""
         if self.rehearsed is None or self.rehearsed[0] != (micro, light):
             self.rehearsed = None
-            forget_rehearsals()
+            trim()
             optimizer = self.light if light else self.optimizer
             if micro < self.size and optimizer is not None:
                 optimizer = _gathered(optimizer)

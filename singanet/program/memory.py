@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import pickle
 import zlib
@@ -114,7 +113,7 @@ def planned_memory(
         step = rehearsed_step(net, size, as_trained(net, optimizer), extent, at_once)
         memory = step.at(level).memory
     del step
-    forget_rehearsals()
+    trim()
     return replace(memory.after(filling), outside=pages_outside())
 
 
@@ -286,7 +285,8 @@ class Rehearsal:
     """A rehearsed step, whose memory is known at any level of recomputation.
 
     It alternates with programs of other micro-batches, ``turns`` in all. It walks through the net
-    ``walks`` times, the others once and without an update. Call `forget_rehearsals` after its use.
+    ``walks`` times, the others once and without an update. Call `trim` after its use: what is freed
+    would count as memory of the process that it predicted.
     """
 
     def __init__(
@@ -408,15 +408,6 @@ class Rehearsal:
         return self._compiler.choice.targets
 
 
-def forget_rehearsals() -> None:
-    """Free the memory of unused rehearsals.
-
-    Otherwise it would count as memory of the process that it predicted.
-    """
-    gc.collect()
-    trim()
-
-
 def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
 ) -> PeakMemory:
@@ -426,7 +417,7 @@ def rehearsed_memory(
         made = Rehearsal(recorder, False, recomputes=level != "none")
         memory = made.at(level).memory
     del made, recorder
-    forget_rehearsals()
+    trim()
     return memory
 
 

@@ -20,28 +20,41 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_tape_goes_with_its_recording_and_needs_no_collector(name, monkeypatch):
-    tapes = []
+@pytest.fixture
+def tapes(monkeypatch):
+    """Weak references to all tapes, while nothing is collected."""
+    found = []
 
     class Known(recorder.Tape):
         def __init__(self):
             super().__init__()
-            tapes.append(weakref.ref(self))
+            found.append(weakref.ref(self))
 
     monkeypatch.setattr(recorder, "Tape", Known)
+    gc.disable()
+    yield found
+    gc.enable()
 
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_tape_goes_with_its_recording_and_needs_no_collector(name, tapes):
     def work(comm):
         net, optimizer = IMAGES.make(), OPTIMIZERS[name](comm)
         for batch in IMAGES.batches(5):
             net.step(*batch, optimizer)
         return net
 
-    gc.disable()
-    try:
-        nets = together(work)
-    finally:
-        gc.enable()
+    nets = together(work)
     assert all(net.programs.reports() for net in nets)
     assert tapes
+    assert not any(tape() for tape in tapes)
+
+
+@pytest.mark.parametrize("name", ["rule", "stages"])
+def test_a_plan_needs_no_collector(name, tapes):
+    """A collection looks at all objects of the process, which takes longer than a small plan."""
+    net, optimizer = IMAGES.make(), OPTIMIZERS[name](None)
+    net.memory(16, optimizer, recompute="cheap")
+    net.plan(16, optimizer)
+    assert len(tapes) > 1
     assert not any(tape() for tape in tapes)
