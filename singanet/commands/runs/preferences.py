@@ -188,4 +188,4 @@ class PublishedPairs(PublishedTexts):
     def _chats(self) -> bool:
         files = self._test.files
         first = next(each for block in range(len(files.blocks)) for each in files.records(block))
-        return isinstance(first.entry.get("prompt"), list)
+        return isinstance(first.entry.get("prompt", first.entry.get("chosen")), list)

@@ -6,6 +6,7 @@ import os
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,11 +44,34 @@ class PairRow(NamedTuple):
     number: int
 
 
+def _with_prompt(record: TextRecord) -> TextRecord:
+    """Return the line with its prompt: if it has none, what both answers begin with, as in trl."""
+    entry = record.entry
+    chosen: Any = entry.get("chosen")
+    rejected: Any = entry.get("rejected")
+    if (
+        "prompt" in entry
+        or not isinstance(chosen, (str, list))
+        or type(chosen) is not type(rejected)
+    ):
+        return record
+    pairs = enumerate(zip(chosen, rejected, strict=False))
+    size = next((k for k, (a, b) in pairs if a != b), min(len(chosen), len(rejected)))
+    if isinstance(chosen, str) and chosen[:size].endswith(" "):
+        # A word is one token with the space before it.
+        size -= 1
+    if size == 0:
+        return record
+    parts = {"prompt": chosen[:size], "chosen": chosen[size:], "rejected": rejected[size:]}
+    return replace(record, entry={**entry, **parts})
+
+
 class Pairs(TokenLoader):
     """A loader of preferences in ``.jsonl`` files, for a net from `pretrained.preference_net`.
 
     A line is ``{"prompt": ..., "chosen": ..., "rejected": ...}``, for the method "kto" ``{"prompt":
-    ..., "completion": ..., "label": true}``. All of them are texts, or all are lists of messages,
+    ..., "completion": ..., "label": true}``. Without a prompt it is what both answers begin with,
+    as in trl. All of them are texts, or all are lists of messages,
     which the model's chat template renders with the line's "tools" if it has some. Texts are joined
     unchanged, with ``eos_token`` at the end. An answer begins at the first token in which prompt
     and answer differ from the prompt alone.
@@ -398,8 +422,9 @@ class Pairs(TokenLoader):
 
     def _texts_of(self, record: TextRecord) -> tuple[list[AnsweredText], float] | None:
         """Return the texts of a line and its target; None for a line that is dropped."""
-        entry = record.entry
         judged = self.method == "kto"
+        record = record if judged else _with_prompt(record)
+        entry = record.entry
         self._expect_kind(record, _JUDGED if judged else _PAIR, _PAIR if judged else _JUDGED)
         names = ("completion",) if judged else ("chosen", "rejected")
         target = self._label(record) if judged else self._margin(record)

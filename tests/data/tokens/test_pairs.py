@@ -54,6 +54,27 @@ def made(tmp_path, tokenizer):
     return make
 
 
+def test_a_prompt_may_be_in_both_answers(made, tokenizer):
+    """As trl reads it: the turns, or the characters without a last space, that both begin with."""
+    apart, together = [], []
+    for good, bad in ((" king", " queen"), (" a ghost", " a sword")):
+        turns = [message("system", "Be brief."), message("user", "Who?")]
+        answers = [[message("assistant", each)] for each in (good, bad)]
+        apart.append({"prompt": turns, "chosen": answers[0], "rejected": answers[1]})
+        together.append({"chosen": [*turns, *answers[0]], "rejected": [*turns, *answers[1]]})
+    apart.append({"prompt": "Say a", "chosen": " ghost", "rejected": " night"})
+    together.append({"chosen": "Say a ghost", "rejected": "Say a night"})
+    batches = []
+    for entries in (apart, together):
+        loader = made(entries, method="reward", shuffle=False)
+        ((x, _),) = list(loader)
+        batches.append({name: array.copy() for name, array in x.items()})
+    for name, array in batches[0].items():
+        assert np.array_equal(array, batches[1][name]), name
+    with pytest.raises(DataError, match="line 1"):
+        list(made([{"chosen": turns, "rejected": turns}], method="reward"))
+
+
 def whole(tokenizer, entry, name):
     """The text of a line as trl tokenizes it, and where the answer begins."""
     prompt, answer = entry["prompt"], entry[name]
