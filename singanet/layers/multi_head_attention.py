@@ -442,7 +442,8 @@ class MultiHeadAttention(Layer):
         case = self._case(ctx, q, k, rest, mask)
         ctx.save(q=q, v=v, k=k, case=case, shape=() if mask is None else mask.shape)
         case = self._placed(ctx, case, q, k)
-        if self.return_weights or are_few(case, q, k, v):
+        is_few = are_few(case, q, k, v) and not ctx.ops.has_attention(q, k, v, case)
+        if self.return_weights or is_few:
             return attend_whole(ctx, case, q, k, v)
         if case.dropout:
             case = replace(case, seeds=ctx.ops.uniform(ctx.rng, (4,)))

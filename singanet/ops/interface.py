@@ -154,6 +154,9 @@ class Ops(Protocol):
         operands and scales; the result may overwrite an operand.
         """
 
+    def has_attention(self, q: Array, k: Array, v: Array, case: Attention) -> bool:
+        """Return whether a predictor's `attend` is one call, which is faster than few weights."""
+
     def team(self) -> tuple[int, Callable[[Parts], None]]:
         """Return the number of threads for Python code, and a function that runs parts on them.
 

@@ -30,6 +30,7 @@ class LlvmOps(PlannedOps):
     attend_backward = in_order(
         attend_blocks.attend_backward, last=attending_backward.attend_backward
     )
+    has_attention = attend_blocks.is_prepared
     attend_few = in_order(few.attend_few, last=attending.attend_few)
     further_attention = few.further_attention
     arithmetic = few.arithmetic

@@ -33,6 +33,8 @@ _F32 = np.dtype(np.float32)
 
 _LEAST = 1 << 22
 """Multiply-adds from which compiling, some tenths of a second, pays off in some hundred calls."""
+_LEAST_PREPARED = 1 << 18
+"""Multiply-adds of a predictor, which saves calls of Python: some ten microseconds."""
 _VECTORS = 16
 """Most vectors of a head's features: the code has each of them."""
 _EVERY = 1 << 40
@@ -49,12 +51,17 @@ def _fits(ops: PlannedOps, q: Array, k: Array, v: Array, case: Attention) -> boo
         and all(each is None for each in rest)
         # For a few queries it takes as long to arrange the keys as to read them.
         and q.shape[2] >= LANES
-        and _adds(q, k, v, case) >= _LEAST
+        and _adds(q, k, v, case) >= (_LEAST if ops.prepared is None else _LEAST_PREPARED)
         and not ops.narrow
         and ops.serves(1, q, k, v)
         and all(array.strides[3] == _F32.itemsize for array in (q, k, v))
         and has_compiler()
     )
+
+
+def is_prepared(ops: PlannedOps, q: Array, k: Array, v: Array, case: Attention) -> bool:
+    """Whether a predictor attends by one function."""
+    return ops.prepared is not None and _fits(ops, q, k, v, case)
 
 
 def _adds(q: Array, k: Array, v: Array, case: Attention) -> int:

@@ -75,6 +75,10 @@ class NumpyOps:
         held = self.xp.ascontiguousarray(weight)
         return lambda a, out: product(self.xp, a, held, out)
 
+    def has_attention(self, q: Array, k: Array, v: Array, case: Attention) -> bool:
+        """Return False: `attend` is a call for each block."""
+        return False
+
     def has_sweep(self, function: Any, size: int) -> bool:
         """Return False: NumPy has no other form."""
         return False

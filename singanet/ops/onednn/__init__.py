@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.llvm import few
+from singanet.ops.llvm import attend_blocks, few
 from singanet.ops.onednn import attending, conv, eltwise, normalise, pool, products, recurrent
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
@@ -38,6 +38,7 @@ class OneDnnOps(OneDnnBase):
     sigmoid = eltwise.sigmoid
     attention_weights = attending.attention_weights
     attend = attending.attend
+    has_attention = attend_blocks.is_prepared
     attend_few = attending.attend_few
     further_attention = few.further_attention
     arithmetic = few.arithmetic
