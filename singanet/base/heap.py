@@ -182,10 +182,14 @@ def lasting(shape: Shape, dtype: Any) -> Array:
 
 
 def mapped(stream: BinaryIO, nbytes: int) -> memoryview:
-    """Return the first ``nbytes`` of an open file, read-only, without a copy in memory."""
-    return memoryview(
-        mmap.mmap(stream.fileno(), nbytes, access=mmap.ACCESS_READ) if nbytes else b""
-    )
+    """Return the first ``nbytes`` of a file just opened, read-only, if possible without a copy."""
+    try:
+        whole = mmap.mmap(stream.fileno(), nbytes, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        # Some file systems map nothing, and no system maps an empty or a shrunk file.
+        return memoryview(stream.read(nbytes))
+    # Of no bytes the system maps all of the file.
+    return memoryview(whole)[:nbytes]
 
 
 class LentMemory:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from singanet.base import heap
 from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
 from singanet.onnx.onnx_pb2 import ModelProto, TensorProto
@@ -80,6 +81,26 @@ def test_the_bytes_of_arrays_are_not_copied_by_reading_and_not_kept(op, shape, t
     tracemalloc.stop()
     (weight,) = net.param_values()
     np.testing.assert_array_equal(np.sort(weight.ravel()), np.sort(values.ravel()))
+
+
+def test_a_file_system_without_maps_will_do(tmp_path, monkeypatch):
+    def refused(*given, **more):
+        raise OSError("no such device")
+
+    monkeypatch.setattr(heap.mmap, "mmap", refused)
+    array = np.arange(6, dtype="<f4")
+    (tmp_path / "w.data").write_bytes(bytes(16) + array.tobytes())
+    net = load(written(outside("w.data", offset="16", length="24"), tmp_path))
+    np.testing.assert_array_equal(net["fc"].params["weight"].value.reshape(-1), array)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 5])
+def test_as_many_bytes_are_mapped_as_asked(nbytes, tmp_path):
+    path = tmp_path / "file"
+    for content in (b"abcde"[:nbytes], b"abcde"):
+        path.write_bytes(content)
+        with path.open("rb") as stream:
+            assert bytes(heap.mapped(stream, nbytes)) == content[:nbytes]
 
 
 def test_arrays_beside_it_are_read_and_none_elsewhere(tmp_path):
