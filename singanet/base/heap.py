@@ -171,14 +171,22 @@ def lasting(shape: Shape, dtype: Any) -> Array:
         block = None if _block is None else _block()
         if block is None or _filled + nbytes > len(block):
             size = max(_BLOCK, -(-nbytes // _PAGE) * _PAGE)
-            # Private: another process would see what is written to the memory that it inherits.
-            block = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block = own_pages(size)
             with suppress(OSError):
                 block.madvise(mmap.MADV_HUGEPAGE)
             _block, _filled = weakref.ref(block), 0
         start = _filled
         _filled += -(-nbytes // 64) * 64
     return np.frombuffer(block, kind, prod(shape), start).reshape(shape)
+
+
+def own_pages(nbytes: int) -> mmap.mmap:
+    """Return zeros in pages of the process's own, which return to the system when freed."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, nbytes)
+    # Private: another process would see what is written to the memory that it inherits, and
+    # `private_bytes` would not count it.
+    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def mapped(stream: BinaryIO, nbytes: int) -> memoryview:

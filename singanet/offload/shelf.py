@@ -8,7 +8,6 @@ Programs read ahead and write behind; other readers of an array wait for it.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.files import replacing
-from singanet.base.heap import LentMemory
+from singanet.base.heap import LentMemory, own_pages
 from singanet.base.processes import free_in_children
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
@@ -41,7 +40,7 @@ class Room:
 
     def new(self, nbytes: int) -> Array:
         """Allocate ``nbytes`` in pages of their own, which return to the system when freed."""
-        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
+        return np.frombuffer(own_pages(nbytes) if nbytes else b"", np.uint8)
 
     def put(self, array: Array) -> Array:
         """Return ``array`` as an array of this memory."""

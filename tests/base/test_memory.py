@@ -301,3 +301,16 @@ def test_lasting_arrays_share_blocks_that_end_with_them():
     assert last.all()
     del last
     assert block() is None
+
+
+def test_own_pages_are_counted_as_private_until_they_are_freed():
+    if heap.private_bytes() is None:
+        pytest.skip("the system does not count")
+    nbytes = 64 << 20
+    before = heap.private_bytes()
+    pages = np.frombuffer(heap.own_pages(nbytes), np.uint8)
+    pages[:: 1 << 12] = 1
+    held = heap.private_bytes()
+    assert held - before > 0.9 * nbytes
+    del pages
+    assert held - heap.private_bytes() > 0.9 * nbytes
