@@ -63,13 +63,16 @@ def serve(
         served = load(path, limits)
         here = listening.getsockname()[:2]
         print(f"{served.name} on http://{here[0]}:{here[1]}", flush=True)
+        app = application(served, limits)
         settings = uvicorn.Config(
-            application(served, limits), log_level="warning", access_log=False, lifespan="on"
+            app, ws="none", log_level="warning", access_log=False, lifespan="on"
         )
+        server = uvicorn.Server(settings)
+        app.state.connections = server.server_state.connections
         # uvicorn finishes what is begun, and then raises the signal again: this is no failure.
         before = [(each, signal.signal(each, _ignore)) for each in (signal.SIGTERM, signal.SIGINT)]
         try:
-            uvicorn.Server(settings).run([listening])
+            server.run([listening])
         finally:
             for each, handler in before:
                 signal.signal(each, handler)

@@ -275,6 +275,32 @@ def test_a_body_that_trickles_is_cut_and_others_are_served(writing):
         assert time.monotonic() - begin < 15
 
 
+HEADS = {
+    "a head": b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx: ",
+    "nothing": b"",
+    "a refused body": b"POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", HEADS)
+def test_a_connection_that_trickles_is_cut_and_others_are_served(writing, sent):
+    host, port = writing.url.removeprefix("http://").split(":")
+    begin = time.monotonic()
+    with socket.create_connection((host, int(port)), timeout=0.3) as connection:
+        connection.sendall(HEADS[sent])
+        assert writing.text(prompt="Speak", max_tokens=2)
+        while True:
+            assert time.monotonic() - begin < 30
+            try:
+                if not connection.recv(1000):
+                    break
+                connection.sendall(b"a" * (sent != "nothing"))
+            except TimeoutError:
+                connection.sendall(b"a" * (sent != "nothing"))
+            except OSError:
+                break
+
+
 def test_the_queue_has_an_end(llama):
     server = Server(llama, "--queue", 1, "--together", 1)
     with ThreadPoolExecutor(12) as pool:

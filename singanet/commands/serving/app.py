@@ -23,6 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from starlette.requests import ClientDisconnect
 
 from singanet.commands.serving.batches import BatchQueue
+from singanet.commands.serving.connections import cut_slow
 from singanet.commands.serving.requests import (
     AskedTexts,
     Fields,
@@ -46,6 +47,11 @@ class Limits:
     queue: int = 64
     seconds: float = 300.0
     together: int = 16
+
+    @property
+    def arrival(self) -> float:
+        """Seconds in which a head or a body has to come."""
+        return min(self.seconds, 30.0)
 
 
 @dataclass
@@ -71,7 +77,7 @@ class Served:
 
 
 def application(served: Served, limits: Limits) -> FastAPI:
-    """Return the application that serves ``served``."""
+    """Return the application that serves ``served``; ``state.connections`` are uvicorn's."""
     return _Application(served, limits).app
 
 
@@ -113,7 +119,11 @@ class _Application:
 
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
+        # A request has time for its body and for its answer.
+        limits, connections = self.limits, app.state.connections
+        watch = asyncio.create_task(cut_slow(connections, limits.arrival, 2 * limits.seconds))
         yield
+        watch.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self.served.close)
         self.pool.shutdown()
 
@@ -158,7 +168,7 @@ class _Application:
             raise large
         found = bytearray()
         try:
-            async with asyncio.timeout(min(self.limits.seconds, 30.0)):
+            async with asyncio.timeout(self.limits.arrival):
                 async for part in request.stream():
                     found += part
                     if len(found) > most:
