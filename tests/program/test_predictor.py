@@ -18,6 +18,7 @@ from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, 
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.ops import threads
+from singanet.ops.workers import side_by_side
 from singanet.optimizer import SGD, Adam
 from singanet.program.prediction import divided
 from singanet.program.prediction.compiled import CAPACITY
@@ -916,8 +917,9 @@ def test_threads_divide_the_samples(name, two_threads):
         is_divided = isinstance(program, divided.DividedPrediction)
         # A link that is a user's own function comes after the program.
         has_link = name == "users' link"
-        for way in (program._by_one, program._by_parts) if is_divided and not has_link else ():
-            made = way(program.memory(program.arena_bytes), x)
+        runs = side_by_side, divided.in_turn
+        for run in runs if is_divided and not has_link else ():
+            made = program._by(run, program.memory(program.arena_bytes), x)
             np.testing.assert_equal(parts(made), wanted)
 
 

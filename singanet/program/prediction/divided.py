@@ -13,7 +13,7 @@ from singanet.engine.backward import arrays_in
 from singanet.errors import SingaNetError
 from singanet.layers.batchwise import Rearrange
 from singanet.ops.threads import one_thread
-from singanet.ops.workers import cuts
+from singanet.ops.workers import cuts, do
 from singanet.program.ir import map_arrays
 from singanet.program.layout import ALIGNMENT
 from singanet.program.prediction.faster import Faster
@@ -85,14 +85,13 @@ class DividedPrediction:
     """A prediction in ``parts``, programs of one thread, each for some consecutive samples.
 
     Each thread computes a part. If threads shared each kernel, they would wait for each other after
-    each; here they wait once. Samples do not depend on each other. Beside other programs ``whole``,
-    a program of all samples on one thread, may take less time, with the same bits: see `Faster`.
-    It took ``seconds`` and made ``outputs``.
+    each; here they wait once. Samples do not depend on each other. Beside other programs one thread
+    may take less time for all parts: see `Faster`. They took it ``seconds``, and a program of all
+    samples made ``outputs``.
     """
 
     def __init__(
         self,
-        whole: PredictionPart,
         parts: Sequence[PredictionPart],
         counts: Sequence[int],
         side_by_side: Callable[[Parts], None],
@@ -100,47 +99,42 @@ class DividedPrediction:
         outputs: Any,
         seconds: float,
     ) -> None:
-        self._whole, self._parts = whole, parts
-        self._side_by_side, self._by_layers = side_by_side, by_layers
+        self._parts, self._by_layers = parts, by_layers
         ends = [sum(counts[: k + 1]) for k in range(len(counts))]
         self._rows = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
         sizes = [-(-part.arena_bytes // ALIGNMENT) * ALIGNMENT for part in parts]
         self._places = [slice(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))]
-        self.arena_bytes, self.memory = max(sum(sizes), whole.arena_bytes), whole.memory
-        self.has_holes = any(part.has_holes for part in (whole, *parts))
+        self.arena_bytes, self.memory = sum(sizes), parts[0].memory
+        self.has_holes = any(part.has_holes for part in parts)
         self.notes: list[str] = []
         self._arena: Array | None = None
         self._arenas: list[Array] = []
         self._outputs = map_arrays(outputs, _without_memory)
-        self._faster = Faster(self._by_parts, self._by_one, seconds)
+        self._faster = Faster(partial(self._by, side_by_side), partial(self._by, in_turn), seconds)
 
     @property
     def outside(self) -> list[Array]:
         """The constants that it reads."""
-        return [array for part in (self._whole, *self._parts) for array in part.outside]
+        return [array for part in self._parts for array in part.outside]
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
         self._arena, self._arenas = None, []
-        for part in (self._whole, *self._parts):
+        for part in self._parts:
             part.forget()
 
     def run(self, arena: Array, x: Any, out: Any = None) -> Any:
         """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
         made = self._faster(arena, x)
-        return made if out is None else self._whole.put(made, out)
+        return made if out is None else self._parts[0].put(made, out)
 
-    def _by_one(self, arena: Array, x: Any) -> Any:
-        with one_thread():
-            return self._whole.run(arena, x)
-
-    def _by_parts(self, arena: Array, x: Any) -> Any:
+    def _by(self, run: Callable[[Parts], None], arena: Array, x: Any) -> Any:
         if self._arena is not arena:
             self._arenas, self._arena = [arena[place] for place in self._places], arena
         made = map_arrays(self._outputs, lambda y: np.empty(y.shape, y.dtype))
         try:
             parts = range(len(self._parts))
-            self._side_by_side([[partial(self._predict, k, x, made)] for k in parts])
+            run([[partial(self._predict, k, x, made)] for k in parts])
         except SingaNetError:
             # The layers' error names positions in the whole batch.
             self._by_layers(x)
@@ -156,6 +150,12 @@ class DividedPrediction:
         given = {name: part[rows] for name, part in x.items()} if type(x) is dict else x[rows]
         with one_thread():
             self._parts[k].run(self._arenas[k], given, map_arrays(made, lambda y: y[rows]))
+
+
+def in_turn(parts: Parts) -> None:
+    """Run the parts one after the other."""
+    for part in parts:
+        do(part)
 
 
 def is_divisible(plan: Plan, feed: Mapping[str, Any], threads: int) -> bool:
@@ -212,7 +212,7 @@ def divided(
     if longest > _MOST * seconds / threads or seconds - longest < _LEAST:
         return None
     parts = [programs[size].again() for size in counts]
-    return DividedPrediction(whole, parts, counts, side_by_side, by_layers, wanted, seconds)
+    return DividedPrediction(parts, counts, side_by_side, by_layers, wanted, longest * threads)
 
 
 def _without_memory(array: Array) -> Array:
