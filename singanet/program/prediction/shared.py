@@ -65,8 +65,9 @@ class SharedPrediction:
         if not self._is_known and self._is_busy():
             self._is_known = True
             self._learn(x if type(x) is dict else dict.fromkeys(self._names, x))
-            arena = self.memory(self.arena_bytes)
-        return self._run(arena, x, out)
+        # The next call has a larger arena, if one thread needs it.
+        run = self._run if len(arena) >= self.arena_bytes else self._program.run
+        return run(arena, x, out)
 
     def report(self) -> ProgramReport:
         """The report of the shared program."""
