@@ -83,7 +83,7 @@ def _exponential(code: Code, vector: Value) -> Value:
 
 
 def _finish(
-    block: _Queries,
+    block: _BlockQueries,
     state: tuple[Value, Value],
     outputs: Value,
     means: Value,
@@ -341,14 +341,14 @@ class _Attention:
         return self._panel
 
     @contextmanager
-    def parts(self) -> Iterator[_Part]:
+    def parts(self) -> Iterator[_BlockPart]:
         """Write a loop over the parts."""
         code = self.code
         with code.each(self.first, self.last) as number:
-            yield _Part(self, number)
+            yield _BlockPart(self, number)
 
 
-class _Part:
+class _BlockPart:
     """Every so many blocks of queries, of a sample and the heads that share their keys."""
 
     def __init__(self, case: _Attention, number: Value) -> None:
@@ -363,16 +363,16 @@ class _Part:
         return code.sum(code.times(self.sample, strides[0]), code.times(self.group, strides[1]))
 
     @contextmanager
-    def blocks(self) -> Iterator[_Queries]:
+    def blocks(self) -> Iterator[_BlockQueries]:
         """Write loops over the heads, and over the part's blocks of queries."""
         case, code = self.case, self.case.code
         first, step = code.times(self.chunk, _QUERIES), code.times(case.chunks, _QUERIES)
         with code.each(0, case.shared) as one, code.each(first, case.queries, step) as query:
             head = code.sum(code.times(self.group, case.shared), one)
-            yield _Queries(case, self.sample, head, query)
+            yield _BlockQueries(case, self.sample, head, query)
 
 
-class _Queries:
+class _BlockQueries:
     """A block of queries of a head."""
 
     def __init__(self, case: _Attention, sample: Value, head: Value, query: Value) -> None:
@@ -432,7 +432,7 @@ class _Queries:
 class _Keys:
     """A block of scores: queries, and keys from ``key`` on."""
 
-    def __init__(self, block: _Queries, key: Value, low: Value, high: Value) -> None:
+    def __init__(self, block: _BlockQueries, key: Value, low: Value, high: Value) -> None:
         code = self.code = block.case.code
         self._case, self._block, self._key = block.case, block, key
         panel = block.case.panel

@@ -167,10 +167,10 @@ def convolution(vectors: int, taps: int, plain: bool, biased: bool, group: int =
     their columns; the pixels of an image of y, its first one, those between lines and between
     columns; the range of lines.
     """
-    return _Convolution(vectors, taps, plain, biased, group).code
+    return _DepthwiseConvolution(vectors, taps, plain, biased, group).code
 
 
-class _Convolution:
+class _DepthwiseConvolution:
     def __init__(self, vectors: int, taps: int, plain: bool, biased: bool, group: int) -> None:
         self.plain, pointers = plain, 3 + biased
         name = f"depthwise_{vectors}_{taps}_{plain}_{biased}_{group}"

@@ -22,10 +22,10 @@ def convolution(vectors: int, pixels: int, biased: bool) -> Code:
     columns; the pixels of an image of y, its first one, those between lines and between columns;
     the lines of a block, the pixels of a copied line, and the range of blocks of all images.
     """
-    return _Convolution(vectors, pixels, biased).code
+    return _GroupedConvolution(vectors, pixels, biased).code
 
 
-class _Convolution:
+class _GroupedConvolution:
     def __init__(self, vectors: int, pixels: int, biased: bool) -> None:
         pointers = 3 + biased
         name = f"groups_{vectors}_{pixels}_{biased}"

@@ -131,7 +131,7 @@ attend = Route("compiled", _attend, _fits)
 attend_backward = Route("compiled", _attend_backward, _fits_back)
 
 
-class _Parts:
+class _SharedHeads:
     """The parts of a call: each has every so many blocks of queries of a sample and a group."""
 
     def __init__(self, crew: Crew, queries: Shape, keys: Shape, numbers: Shape) -> None:
@@ -150,7 +150,7 @@ def _forward(crew: Crew, queries: Shape, keys: Shape, strides: Shape, numbers: S
     """Operands: outputs, logarithms of sums, queries, keys, values."""
     from singanet.ops.compiled import attend_blocks, engine
 
-    parts, wide = _Parts(crew, queries, keys, numbers), engine.is_wide()
+    parts, wide = _SharedHeads(crew, queries, keys, numbers), engine.is_wide()
     function = _function(attend_blocks.attend, *parts.vectors, wide)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -171,7 +171,7 @@ def _backward(
     """Operands: three gradients, the outputs' gradient, queries, keys, values, outputs, sums."""
     from singanet.ops.compiled import attend_blocks, engine
 
-    parts, wide = _Parts(crew, queries, keys, numbers), engine.is_wide()
+    parts, wide = _SharedHeads(crew, queries, keys, numbers), engine.is_wide()
     function = _function(attend_blocks.attend_back, *parts.vectors, wide)
     gather = _function(attend_blocks.attend_sums, *parts.vectors)
     buffers, shared = {"panels": parts.scores.backward(wide)}, {}

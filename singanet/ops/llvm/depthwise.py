@@ -268,7 +268,7 @@ def _block(window: Window, group: int, width: int) -> tuple[int, int]:
     return lines * (((lines - 1) * down + high) * vectors <= READ), pixels
 
 
-class _Phase(NamedTuple):
+class _StridedPhase(NamedTuple):
     """The pixels of an axis whose gradients have the same elements of the kernel.
 
     They begin with ``start``, and those of the flipped kernel with ``first``.
@@ -281,7 +281,7 @@ class _Phase(NamedTuple):
     pad: int
 
 
-def _phases(window: Window, axis: int, size: int) -> list[_Phase]:
+def _phases(window: Window, axis: int, size: int) -> list[_StridedPhase]:
     """Return one phase for each pixel of a stride."""
     stride, (before, _) = window.stride[axis], window.pads[axis]
     found = []
@@ -292,7 +292,7 @@ def _phases(window: Window, axis: int, size: int) -> list[_Phase]:
         output, last = (start + before - rest) // stride, max(taps - 1, 0)
         first = window.kernel[axis] - 1 - rest - stride * last
         pad = last * window.dilation[axis] - output
-        found.append(_Phase(start, len(range(start, size, stride)), first, taps, pad))
+        found.append(_StridedPhase(start, len(range(start, size, stride)), first, taps, pad))
     return found
 
 
