@@ -276,9 +276,10 @@ def test_dynamic_quantization_has_the_range_of_a_sample(tmp_path):
         node("Mul", ["scale", "sizes"], ["both"]), node("Mul", ["f", "both"], ["y"]),
     ]  # fmt: skip
     rng = np.random.default_rng(0)
+    # With AVX2 alone ONNX Runtime adds pairs of products in 16 bits, which larger weights exceed.
     arrays = {
         "table": rng.integers(0, 256, (9, 4), np.uint8), "unit": np.float32(0.1),
-        "middle": np.uint8(100), "w": rng.integers(-128, 128, (4, 3), np.int8),
+        "middle": np.uint8(100), "w": rng.integers(-64, 64, (4, 3), np.int8),
         "less": np.array([1, 0, -2], np.int8), "sizes": np.array([0.1, 0.2, 0.3], "f4"),
     }  # fmt: skip
     kinds = {"ids": onnx.TensorProto.INT64}
@@ -293,8 +294,8 @@ def test_an_lstm_that_quantizes_its_steps(way, tmp_path):
     """As in ONNX Runtime for a batch of one; rounding moves the outputs by 1e-3."""
     rng, ways, size, features = np.random.default_rng(0), 1 + (way == "bidirectional"), 6, 4
     arrays = {
-        "w": rng.integers(-128, 128, (ways, features, 4 * size), np.int8),
-        "r": rng.integers(-128, 128, (ways, size, 4 * size), np.int8),
+        "w": rng.integers(-64, 64, (ways, features, 4 * size), np.int8),
+        "r": rng.integers(-64, 64, (ways, size, 4 * size), np.int8),
         "b": rng.normal(size=(ways, 8 * size)).astype(np.float32),
         "sw": np.full(ways, 0.01, "f4"), "zw": np.full(ways, 3, np.int8),
         "sr": np.full(ways, 0.02, "f4"), "zr": np.full(ways, -2, np.int8),
