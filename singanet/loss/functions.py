@@ -131,11 +131,11 @@ class Trace:
         self._inputs = Input("x", x), Input("y", y, dtype)
         try:
             found = fn(*self._inputs)
-        except TypeError as error:
+        except (TypeError, ArgumentError) as error:
             raise ArgumentError(
                 "loss.from_function(fn=)",
                 expected="a function of operators and singanet.functional, as gradient=None",
-                received=f"TypeError: {error}"[:160],
+                received=f"{type(error).__name__}: {error}"[:160],
                 advice="use singanet.functional in place of NumPy, or pass gradient",
             ) from error
         if not isinstance(found, Symbol):

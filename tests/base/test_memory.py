@@ -61,17 +61,18 @@ def test_an_axis_of_one_element_has_the_step_of_c_order(shape):
 
 def test_kernels_read_strides_by_steps_alone():
     """NumPy does not define the stride of one element."""
+    # `windows` and `case` have strides of functions to compile, not of arrays.
     read = {
         str(path.relative_to(PACKAGE))
         for room in ("ops", "layers", "loss", "metric", "optimizer")
         for path in (PACKAGE / room).rglob("*.py")
-        if re.search(r"(?<!self)\.strides\b", path.read_text(encoding="utf-8"))
+        if re.search(r"(?<!self)(?<!windows)(?<!case)\.strides\b", path.read_text(encoding="utf-8"))
     }
     # These ask for extents above 1 first, or if two arrays have the same strides, or multiply
     # strides by places, which are 0 along an axis of one element.
     assert read == {
-        "ops/llvm/few.py", "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
-        "ops/onednn/products.py",
+        "ops/llvm/attend_blocks.py", "ops/llvm/few.py", "ops/llvm/kernels.py",
+        "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/onednn/products.py",
     }  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def test_models_and_runs_that_are_refused(data, llama, tmp_path, refused):
     gpt2 = CONFIGS["gpt2"] | {"vocab_size": 400, "n_positions": 64}
     folder, file = published(gpt2, tmp_path / "model"), data / "pairs.jsonl"
     argv = "--data", file, "--out", tmp_path / "run", "--method", "dpo"
-    assert "a model that reads segments" in refused("finetune", folder, *argv)
+    assert "a model that separates the texts of a row" in refused("finetune", folder, *argv)
     done(llama, data, tmp_path / "run", "reward", "--epochs", 1)
     for state in (tmp_path / "run").glob("*.npz"):
         state.unlink()

@@ -199,7 +199,7 @@ def test_a_function_is_made_once_for_several_processes(folder):
         function = engine.known(product, 16, False)
         x, matrix = np.ones((1, 3), np.float32), np.full((3, 16), 2, np.float32)
         bias, y = np.zeros(16, np.float32), np.empty((1, 16), np.float32)
-        given_ = [*(array.ctypes.data for array in (y, x, matrix, bias)), 1, 3, 16, 0, 1]
+        given_ = [*(array.ctypes.data for array in (y, x, matrix, bias)), 3, 16, 0, 1, 0, 1]
         function.call(*given_)
         np.testing.assert_array_equal(y, 6)
         y[:] = 0
