@@ -3,11 +3,13 @@
 import inspect
 import re
 from contextlib import suppress
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 
 import singanet
+from singanet.data import Tokenizer
 from singanet.errors import SingaNetError
 from singanet.layers import Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
@@ -67,8 +69,8 @@ def others(folder):
     return {
         "net": net(), "state": {"a": np.zeros(3)}, "x": np.zeros((4, 3), np.float32),
         "y": np.zeros(4, np.int64), "batch_size": 2,
-        "names": ["a"], "tokenizer": None, "length": 4, "name": "e", "counts": np.eye(2, dtype=int),
-        "optimizer": SGD(lr=0.1), "verbose": False,
+        "names": ["a"], "tokenizer": create_autospec(Tokenizer, instance=True), "length": 4,
+        "name": "e", "counts": np.eye(2, dtype=int), "optimizer": SGD(lr=0.1), "verbose": False,
     } | dict.fromkeys(NAMES, folder / "none")  # fmt: skip
 
 
