@@ -315,12 +315,21 @@ def test_the_pages_written_are_the_predicted_ones(onednn, kind, steps, n, size, 
     sizes, runtime = Sizes(kind, steps, n, size, width, reverse), onednn.runtime()
     predicted = [written(onednn, build, sizes) for build in (train, backward)]
     assert written(onednn, infer, sizes) == {}
-    notes = None
-    for build, ranges in zip((train, backward), predicted, strict=True):
-        plan = runtime.plan(build, sizes, 1)
+    plans = [runtime.plan(build, sizes, 1) for build in (train, backward)]
+    for plan, ranges in zip(plans, predicted, strict=True):
         of_notes, of_scratch = sorted(ranges)
-        once, scratch = untouched(plan.scratch), untouched(plan.scratch)
         assert of_scratch == len(plan.sizes)
+        assert total(ranges) < 0.5 * (plan.sizes[of_notes] + plan.scratch)
+    # The system may take pages back meanwhile, so one of three measurements has to agree.
+    assert any(all(map(is_near, took(plans, predicted), predicted)) for _ in range(3))
+
+
+def took(plans, predicted):
+    """The resident bytes that the run of each plan adds."""
+    found, notes = [], None
+    for plan, ranges in zip(plans, predicted, strict=True):
+        of_notes = min(ranges)
+        once, scratch = untouched(plan.scratch), untouched(plan.scratch)
         given = [np.zeros(size, np.uint8) for size in plan.sizes]
         addresses = [array.ctypes.data for array in given]
         notes = notes or untouched(plan.sizes[of_notes])
@@ -331,12 +340,18 @@ def test_the_pages_written_are_the_predicted_ones(onednn, kind, steps, n, size, 
         addresses[of_notes] = notes[1]
         before = resident()
         plan.run(addresses, scratch[1])
-        took = resident() - before
-        expected = bytes_in(ranges[of_notes]) + bytes_in(ranges[of_scratch])
-        # A range takes the whole of its first and last page.
-        edges = PAGE * sum(map(len, ranges.values()))
-        assert 0.97 * took - 40_000 - edges <= expected <= 1.02 * took + 40_000
-        assert expected < 0.5 * (plan.sizes[of_notes] + plan.scratch)
+        found.append(resident() - before)
+    return found
+
+
+def is_near(found, ranges):
+    # A range takes the whole of its first and last page.
+    edges = PAGE * sum(map(len, ranges.values()))
+    return 0.97 * found - 40_000 - edges <= total(ranges) <= 1.02 * found + 40_000
+
+
+def total(ranges):
+    return sum(map(bytes_in, ranges.values()))
 
 
 def test_nothing_is_predicted_of_short_sequences(onednn):
