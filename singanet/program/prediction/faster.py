@@ -19,7 +19,8 @@ class Faster:
     It calls the faster one. Beside other programs a thread waits for a core, so ``shared`` may
     become slower than ``alone``, and faster again. So the slower one is tried now and then: after
     the time that its last trial has lost, and each time that it loses again after twice as long,
-    up to 64 times. ``seconds`` is the expected time of ``alone``.
+    up to 64 times. ``seconds`` is the least time of ``alone``: while ``shared`` takes no longer,
+    ``alone`` is not tried.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Faster:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._ways, self._clock = (shared, alone), clock
-        self._taken = [0.0, seconds]
+        self._taken, self._least = [0.0, seconds], seconds
         self._present = self._usual = 0
         self._spent, self._calls = 0.0, 0
         self._patience, self._next = 1, float("-inf")
@@ -56,7 +57,7 @@ class Faster:
             self._usual, self._patience = best, 1
         elif present != best:
             self._patience = min(2 * self._patience, _SELDOM)
-        elif now >= self._next:
+        elif now >= self._next and (present or taken[0] > self._least):
             self._present = 1 - best
             return
         else:

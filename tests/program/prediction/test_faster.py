@@ -38,9 +38,15 @@ def test_arguments_and_results_pass():
     assert Day(1.0, 2.0, 2.0).faster("x", 1) == (0, ("x", 1))
 
 
-@given(SECONDS, SECONDS, SECONDS)
-def test_the_slower_way_takes_a_small_part_of_the_time(shared, alone, expected):
-    day = Day(shared, alone, expected)
+def test_one_thread_is_not_tried_while_it_cannot_win():
+    day = Day(0.01, 0.02, 0.015)
+    day.run(2.0)
+    assert set(day.calls) == {0}
+
+
+@given(SECONDS, SECONDS, st.floats(0.2, 1.0))
+def test_the_slower_way_takes_a_small_part_of_the_time(shared, alone, part):
+    day = Day(shared, alone, part * min(shared, alone))
     day.run(20 * max(shared, alone, 0.04))
     day.spent, day.calls = [0.0, 0.0], []
     day.run(400 * max(shared, alone, 0.02))
@@ -53,7 +59,7 @@ def test_the_slower_way_takes_a_small_part_of_the_time(shared, alone, expected):
 @given(SECONDS, SECONDS)
 def test_a_change_is_noticed(one, other):
     assume(max(one, other) > 1.1 * min(one, other))
-    day = Day(one, other, other)
+    day = Day(one, other, 0.9 * min(one, other))
     for _ in range(4):
         day.run(200 * max(one, other, 0.02))
         day.taken.reverse()
