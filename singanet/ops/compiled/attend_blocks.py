@@ -516,25 +516,15 @@ class _Keys:
             start = code.beyond(panels, code.times(line, some * _VECTOR))
             with code.each(0, self._block.count, _ROWS) as row:
                 depth = code.less(self._limit_of(row), self._low)
-                places = {
-                    (r, v): code.sum(
-                        code.times(code.sum(row, r), vectors * _VECTOR),
-                        (panel * some + v) * _VECTOR,
-                    )
-                    for r in range(_ROWS)
-                    for v in range(some)
-                }
-                made = {key: code.floats(sums, place) for key, place in places.items()}
-                if factors is not None:
-                    for r in range(_ROWS):
-                        factor = code.floats(factors, code.times(code.sum(row, r), _VECTOR))
-                        for v in range(some):
-                            made[r, v] = code.multiply(made[r, v], factor)
                 begin = code.sum(code.times(row, _LINE), columns)
                 weights = Strides(code.beyond(scores, begin), _LINE, FLOAT)
-                multiply(code, made, weights, Strides(start, some * _VECTOR, FLOAT), depth)
-                for key, place in places.items():
-                    code.store(made[key], sums, place)
+                with self._panel_of(sums, row, vectors, panel) as made:
+                    if factors is not None:
+                        for r in range(_ROWS):
+                            factor = code.floats(factors, code.times(code.sum(row, r), _VECTOR))
+                            for v in range(some):
+                                made[r, v] = code.multiply(made[r, v], factor)
+                    multiply(code, made, weights, Strides(start, some * _VECTOR, FLOAT), depth)
 
     def add_turned(self, scores: Value, rows: Value, sums: Value, vectors: int) -> None:
         """Add the products of columns of weights and rows to the sums of keys."""
@@ -544,19 +534,27 @@ class _Keys:
                 key = code.sum(self._key, column)
                 first = self._block.first_row(key)
                 depth = code.less(self._block.count, first)
-                places = {
-                    (r, v): code.sum(
-                        code.times(code.sum(key, r), vectors * _VECTOR),
-                        (panel * some + v) * _VECTOR,
-                    )
-                    for r in range(_ROWS)
-                    for v in range(some)
-                }
-                made = {each: code.floats(sums, place) for each, place in places.items()}
                 begin = code.sum(code.times(first, _LINE), code.times(column, FLOAT))
                 weights = Strides(code.beyond(scores, begin), FLOAT, _LINE)
                 start = code.sum(code.times(first, vectors * _VECTOR), panel * some * _VECTOR)
                 others = Strides(code.beyond(rows, start), vectors * _VECTOR, FLOAT)
-                multiply(code, made, weights, others, depth)
-                for each, place in places.items():
-                    code.store(made[each], sums, place)
+                with self._panel_of(sums, key, vectors, panel) as made:
+                    multiply(code, made, weights, others, depth)
+
+    @contextmanager
+    def _panel_of(
+        self, sums: Value, row: Value, vectors: int, panel: int
+    ) -> Iterator[dict[tuple[int, int], Value]]:
+        """Load a panel of the sums of rows, by row and vector, and store it afterwards."""
+        code, some = self.code, self._case.together(vectors)
+        places = {
+            (r, v): code.sum(
+                code.times(code.sum(row, r), vectors * _VECTOR), (panel * some + v) * _VECTOR
+            )
+            for r in range(_ROWS)
+            for v in range(some)
+        }
+        made = {key: code.floats(sums, place) for key, place in places.items()}
+        yield made
+        for key, place in places.items():
+            code.store(made[key], sums, place)
