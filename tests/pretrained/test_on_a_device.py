@@ -17,15 +17,17 @@ def told(folder, there, saved):
     net.to_device(there)
     x = batch(net)
     y = net.forward(True, x)
-    found = [host(y)]
+    ys = y if isinstance(y, dict) else {"": y}
+    found = [host(part) for part in ys.values()]
     # Targets come from the host, as everything that a user has read.
-    for _, _, grads in net.backward(
-        there.put(np.random.default_rng(1).standard_normal(y.shape, np.float32))
-    ):
+    rng = np.random.default_rng(1)
+    dys = {of: there.put(rng.standard_normal(a.shape, np.float32)) for of, a in ys.items()}
+    for _, _, grads in net.backward(dys if isinstance(y, dict) else dys[""]):
         found += [host(getattr(grad, "rows", grad)) for grad in grads]
-    found.append(host(net.predict(x)))
-    if isinstance(net.loss, SoftmaxCrossEntropy) and y.ndim == 3:
-        words = np.random.default_rng(2).integers(0, 5, y.shape[:2])
+    predicted = net.predict(x)
+    found += map(host, predicted.values() if isinstance(y, dict) else [predicted])
+    if isinstance(net.loss, SoftmaxCrossEntropy) and len(ys) == 1 and ys[""].ndim == 3:
+        words = np.random.default_rng(2).integers(0, 5, ys[""].shape[:2])
         rule = Adafactor(lr=0.01)
         found.append(np.array([net.step(x, words, rule)[0] for _ in range(3)]))
     pretrained.save(net, saved)

@@ -111,7 +111,8 @@ class TestPartialUpdate(AmongRanks):
 
 class TestParameterServer(ReducerCase):
     kind, servers = ParameterServer, 1
-    share, fixed, not_recorded = None, (("consistency", "asp"),), "waits for other processes"
+    share, fixed = None, (("consistency", "asp"),)
+    not_recorded = "waits for other processes|weighed before"
     clips, skips = ("value", "global"), False
     refuses = {f"clip {kind}": "by value" for kind in ("layer", "running")} | {
         "rule muon": "which the rule looks at"
@@ -125,8 +126,9 @@ class TestParameterServer(ReducerCase):
 
 class TestHybrid(ReducerCase):
     kind, servers = Hybrid, 2
-    share, fixed = None, (("consistency", "asp"),)
+    share, fixed, not_recorded = None, (("consistency", "asp"),), "weighed before"
     averages, precisions = False, (None,)
     refuses: ClassVar = {
-        "rows, clip global": "clip by value", "rule muon": "which the rule looks at",
+        "rows, clip global": "clip by value", "by turns, clip global": "clip by value",
+        "rule muon": "which the rule looks at",
     }  # fmt: skip
