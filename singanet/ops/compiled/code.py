@@ -207,6 +207,10 @@ class Code:
             place = self._at.gep(pointer, [self.sum(offset, line)])
             self._at.call(self._fetch, [place, _INT(0), _INT(2), _INT(1)])
 
+    def settle(self) -> None:
+        """Let the compiler move no load or store past this place; it writes no instruction."""
+        self._at.fence("seq_cst", "singlethread")
+
     def long(self, pointer: Value, offset: Value) -> Value:
         """Load a long integer."""
         return self._at.load(self._place(pointer, offset, _LONG), align=8)

@@ -195,12 +195,11 @@ class _WholeProduct(_Product):
                     at = code.sum(self._codes_at(block), code.times(step, _STEP))
                     at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
                     size = _BLOCK_VECTOR * len(vectors)
-                    if len(some) < _TEAM:
-                        code.fetch(self.codes, at, size)
-                    else:
-                        code.bring(self.codes, code.sum(at, self._size), size)
+                    code.bring(self.codes, code.sum(at, self._size), size)
                     # A word is widened and multiplied before the next, so that registers suffice.
                     for v in vectors:
+                        # LLVM would load all words first, and then lack registers for the sums.
+                        code.settle()
                         word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
                         for four in range(4):
                             whole = whole_of(code, self.kind, word, block, four)
@@ -530,14 +529,15 @@ def words_product(wide: bool) -> Code:
                 code.fetch(words, at, _WORDS_VECTOR * len(together))
             else:
                 code.bring(words, code.sum(at, _PAIRS * _PAIR), _WORDS_VECTOR * len(together))
-            both = [code.ints(words, code.sum(at, _WORDS_VECTOR * v)) for v in together]
-            for k in some:
-                number = code.sum(code.times(code.sum(row, k), pairs), pair)
-                for odd, half in enumerate((code.lower, code.upper)):
-                    one = code.all_of(x, code.sum(code.times(number, 2 * FLOAT), FLOAT * odd))
-                    for v, each in enumerate(both):
+            for v in together:
+                code.settle()
+                both = code.ints(words, code.sum(at, _WORDS_VECTOR * v))
+                for k in some:
+                    number = code.sum(code.times(code.sum(row, k), pairs), pair)
+                    for odd, half in enumerate((code.lower, code.upper)):
+                        one = code.all_of(x, code.sum(code.times(number, 2 * FLOAT), FLOAT * odd))
                         key = (k, v), odd % len(chains)
-                        sums[key] = code.add_product(sums[key], one, half(each))
+                        sums[key] = code.add_product(sums[key], one, half(both))
 
         _teams(code, rows, _TEAM, multiply)
     return code
