@@ -79,6 +79,7 @@ class Code:
         self._root = ir.Function(self._module, root, f"llvm.sqrt.v{LANES}f32")
         self._dot: Any = None
         self._largest: Any = None
+        self._unknown: Any = None
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -452,6 +453,15 @@ class Code:
     def store_ints(self, value: Value, pointer: Value, offset: Value) -> None:
         """Store a vector of 32-bit integers."""
         self._at.store(value, self._place(pointer, offset, _INTS), align=4)
+
+    def unknown(self, words: Value) -> Value:
+        """Return words of which the compiler assumes nothing, so that it masks bytes once."""
+        name = f"llvm.arithmetic.fence.v{LANES}f32"
+        kind = ir.FunctionType(_FLOATS, [_FLOATS])
+        if self._unknown is None:
+            self._unknown = ir.Function(self._module, kind, name)
+        made = self._at.call(self._unknown, [self._at.bitcast(words, _FLOATS)])
+        return self._at.bitcast(made, _INTS)
 
     def each_byte(self, value: int) -> Value:
         """Return integers with ``value`` in each byte."""

@@ -72,15 +72,16 @@ def dots_product(kind: str, rows: int) -> Code:
 
 
 _UNITS = {"Q8_0": 2.0**24, "Q4_0": 1.0, "Q4_1": 1.0}
-"""What `whole_of` returns for the integer 1."""
+"""What `wholes_of` returns for the integer 1."""
 
 
-def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
-    """Return one of ``four`` integers in a word as floats in `_UNITS`, with 4 bits from 0 to 15."""
+def wholes_of(code: Code, kind: str, word: Value, block: int) -> list[Value]:
+    """Return the four integers of words as floats in `_UNITS`, with 4 bits from 0 to 15."""
     if kind == "Q8_0":
         # As the highest byte it has its sign.
-        return code.floats_of(code.one_byte(word, four, 3))
-    return code.floats_of(code.one_byte(code.bytes_of(word, 4, block == 1), four, 0))
+        return [code.floats_of(code.one_byte(word, four, 3)) for four in range(4)]
+    some = code.unknown(code.bytes_of(word, 4, block == 1))
+    return [code.floats_of(code.one_byte(some, four, 0)) for four in range(4)]
 
 
 class _Product:
@@ -201,8 +202,7 @@ class _WholeProduct(_Product):
                         # LLVM would load all words first, and then lack registers for the sums.
                         code.settle()
                         word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
-                        for four in range(4):
-                            whole = whole_of(code, self.kind, word, block, four)
+                        for four, whole in enumerate(wholes_of(code, self.kind, word, block)):
                             for k in some:
                                 number = self._group_of(code.sum(row, k), GROUP)
                                 number = code.sum(number, code.times(step, 4), BLOCK * block + four)
@@ -422,8 +422,7 @@ class _NarrowMatrix:
                 code.bring(self._codes, code.sum(at, code.times(self._panels, size)), _LINE)
             for v in _VECTORS:
                 word = code.ints(self._codes, code.sum(at, _VECTOR * v))
-                for k in range(4):
-                    made = whole_of(code, kind, word, block, k)
+                for k, made in enumerate(wholes_of(code, kind, word, block)):
                     if kind == "Q4_0":
                         made = code.subtract(made, code.number(8.0))
                     made = code.multiply(made, scales[v])
