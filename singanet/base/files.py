@@ -6,9 +6,9 @@ import contextlib
 import errno
 import hashlib
 import os
+import platform
 import re
 import secrets
-import socket
 import sys
 import threading
 import warnings
@@ -183,7 +183,7 @@ def _beginning(name: str) -> str:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:64]
+    return re.sub(r"[^A-Za-z0-9]", "_", platform.node())[:64]
 
 
 def _alive(process: int) -> bool:
@@ -445,7 +445,7 @@ def _is_still(path: Path, handle: int) -> bool:
 
 
 def _text() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
+    return f"process {os.getpid()} on {platform.node()}"
 
 
 def _refused(folder: Path, who: str) -> FileAccessError:

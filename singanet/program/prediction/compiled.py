@@ -51,7 +51,6 @@ from singanet.program.prediction.divided import (
 from singanet.program.prediction.shared import SharedPrediction
 from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
-from singanet.program.report import ProgramReport
 from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.layers import RecordedNode, copied
 from singanet.program.trace.recorder import Recorder, rehearse
@@ -60,6 +59,7 @@ from singanet.types import Array, Shape
 if TYPE_CHECKING:
     from singanet.device import Device
     from singanet.engine.net import Net
+    from singanet.program.report import ProgramReport
 
 
 _WHERE = "net.predictor"
@@ -459,6 +459,8 @@ class Prediction:
 
     def report(self) -> ProgramReport:
         """Its report."""
+        from singanet.program.report import ProgramReport
+
         made, bound = self.recording, self._bound
         launches = None if bound is None else bound.launches()
         return ProgramReport(

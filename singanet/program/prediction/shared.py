@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import arrays_in
 from singanet.ops.threads import one_thread
 from singanet.program.ir import NotRecordableError
 from singanet.program.prediction.divided import PredictionPart, drawn, is_same, timed
 from singanet.program.prediction.faster import Faster
-from singanet.program.report import ProgramReport
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.program.report import ProgramReport
 
 
 class SharedPrediction:

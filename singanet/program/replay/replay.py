@@ -40,7 +40,6 @@ from singanet.program.lowering import Launches, ReadyCalls
 from singanet.program.trace.layers import copied, copy_into
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.rules import refresh
-from singanet.program.trace.stages import StageLoss
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -235,8 +234,7 @@ class Replay:
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
-        # Whether the layers would update once all gradients are there.
-        self._updates_last = isinstance(self._loss, StageLoss)
+        self._updates_last = self._loss is not None and self._loss.updates_last
         self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None

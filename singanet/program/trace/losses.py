@@ -49,8 +49,11 @@ class LossStep:
     """Loss, metric and the gradient of the outputs.
 
     ``seen`` has targets, weights and measure of the replayed batch, and afterwards the results.
-    ``note`` is the reason if the loss is a Python step.
+    ``note`` is the reason if the loss is a Python step. ``updates_last`` tells whether the layers
+    would update once all gradients are there.
     """
+
+    updates_last = False
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net

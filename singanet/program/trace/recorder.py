@@ -48,7 +48,6 @@ from singanet.program.trace.losses import (
 )
 from singanet.program.trace.rules import Member, Numbers
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
-from singanet.program.trace.stages import Master, RecordedStage, StageCalls, StageLoss
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.updates import RecordedChain, watch_case
 from singanet.program.trace.values import Draws
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
     from singanet.optimizer.optimizer import Optimizer
+    from singanet.program.trace.stages import Master, StageLoss
 
 
 Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
@@ -187,6 +187,8 @@ class Recorder:
 
     def stage_outputs(self, run: Any, asked: Collection[str]) -> None:
         """An evaluation by a pipeline's stage, which ``run`` carries out, of all micro-batches."""
+        from singanet.program.trace.stages import StageCalls, StageLoss
+
         self._expect_unpatched()
         self.tape.is_blind = True
         with self._running():
@@ -198,6 +200,8 @@ class Recorder:
 
     def stage(self, run: Any) -> None:
         """Record a step of a pipeline's stage, all its micro-batches; ``run`` carries it out."""
+        from singanet.program.trace.stages import Master, RecordedStage
+
         self._expect_unpatched()
         told: UpdateChain = run.batch.chain
         chain = UpdateChain(run.batch.gather.optimizer)

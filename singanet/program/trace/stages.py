@@ -245,6 +245,7 @@ class StageLoss:
     """The batch of a replayed stage, in the place of a `LossStep`."""
 
     note = ""
+    updates_last = True
 
     def __init__(self, run: Any, names: Sequence[str] = (), values: Sequence[Array] = ()) -> None:
         self.run, self.names, self.values = run, names, values
