@@ -1,9 +1,10 @@
 """How time and memory grow with the work: the slope of each series, with the expected one.
 
-Each series runs for three sizes, each twice the one before. The slope is that of the logarithm of
-the median processor seconds (of the peak of traced bytes) over that of the size, by least squares:
-1 is linear, 2 quadratic. A fixed part makes a slope smaller, so that only one above the expected
-slope by more than 0.2 is marked. Peaks below 64 KB are not compared.
+Each series runs for three sizes, each twice the one before, in rounds of all three, so that other
+processes slow them alike. The slope is that of the logarithm of the processor seconds (of the peak
+of traced bytes) over that of the size, by least squares: 1 is linear, 2 quadratic. Seconds and
+their slopes are medians of the rounds. A fixed part makes a slope smaller, so that only one above
+the expected slope by more than 0.2 is marked. Peaks below 64 KB are not compared.
 
     python benchmarks/growth.py [words of names]
 """
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Adam
 
 RNG = np.random.default_rng(0)
-ROUNDS = 3
+ROUNDS = 5
 Run = Callable[[], object]
 
 
@@ -384,17 +385,13 @@ def _(n: int) -> Run:
 
 
 def seconds(run: Run) -> float:
-    """The median processor seconds of a run, after one to warm up."""
-    run()
-    found = []
-    for _ in range(ROUNDS):
-        gc.collect()
-        start, calls = time.process_time(), 0
-        while not calls or time.process_time() - start < 0.02:
-            run()
-            calls += 1
-        found.append((time.process_time() - start) / calls)
-    return statistics.median(found)
+    """The processor seconds of a run, the mean of some if it is short."""
+    gc.collect()
+    start, calls = time.process_time(), 0
+    while not calls or time.process_time() - start < 0.02:
+        run()
+        calls += 1
+    return (time.process_time() - start) / calls
 
 
 def peak(run: Run) -> int:
@@ -409,7 +406,7 @@ def peak(run: Run) -> int:
     return most - before
 
 
-def slope(sizes: tuple[int, ...], values: list[float]) -> float:
+def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
     """The slope of log(value) over log(size), by least squares."""
     found = np.polyfit(np.log(sizes), np.log(values), 1)
     return float(found[0])
@@ -417,19 +414,21 @@ def slope(sizes: tuple[int, ...], values: list[float]) -> float:
 
 def measured(one: Series) -> list[str]:
     """A row of the table."""
-    times, peaks = [], []
-    for size in one.sizes:
-        run = one.make(size)
-        times.append(seconds(run))
-        peaks.append(max(peak(run), 1))
-        del run
-    by_time, by_memory = slope(one.sizes, times), slope(one.sizes, peaks)
+    runs = [one.make(size) for size in one.sizes]
+    for run in runs:
+        # Warmed up.
+        run()
+    rounds = [[seconds(run) for run in runs] for _ in range(ROUNDS)]
+    by_time = statistics.median(slope(one.sizes, times) for times in rounds)
+    last = statistics.median(times[-1] for times in rounds)
+    peaks = [max(peak(run), 1) for run in runs]
+    by_memory = slope(one.sizes, peaks)
     big = peaks[-1] >= 1 << 16
     slow, large = by_time > one.time + 0.2, big and by_memory > one.memory + 0.2
     return [
         one.name,
         ", ".join(map(str, one.sizes)),
-        f"{1e3 * times[-1]:.2f}",
+        f"{1e3 * last:.2f}",
         f"{by_time:.2f} ({one.time:g})",
         f"{peaks[-1] / 1e6:.2f}",
         f"{by_memory:.2f} ({one.memory:g})" if big else "",
