@@ -286,14 +286,31 @@ class CannotRepeatError(Exception):
         self.kernel = kernel
 
 
+class Dataflow:
+    """What each of ``calls`` reads, and which call has written it last."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = calls
+        self.reads: list[tuple[int, ...]] = []
+        # By token, -1 for memory from outside.
+        self.writers: list[dict[int, int]] = []
+        written: dict[int, int] = {}
+        for at, call in enumerate(calls):
+            reads = (*call.reads, *(token for token in call.partly if token in written))
+            self.reads.append(tuple(dict.fromkeys(reads)))
+            self.writers.append({token: written.get(token, -1) for token in self.reads[-1]})
+            written.update(dict.fromkeys(call.writes, at))
+
+
 def with_runs(
-    calls: Sequence[Call],
+    flow: Dataflow,
     runs: Sequence[tuple[RecordedUnits, Mapping[int, Sequence[int]]]],
     tokens: list[Token],
 ) -> list[Call]:
-    """``calls`` with further runs of units before the backward of a unit, by their numbers.
+    """The calls of ``flow``, with further runs of units before the backward of a unit.
 
-    Their results are added to ``tokens``. Raises `CannotRepeatError`.
+    ``runs`` have units by their numbers. Results are added to ``tokens``. Raises
+    `CannotRepeatError`.
     """
     before: dict[int, list[int]] = {}
     once: frozenset[int] = frozenset()
@@ -302,8 +319,8 @@ def with_runs(
         for unit in sorted(again, reverse=True):
             kernels = [at for other in again[unit] for at in traced.kernels[other]]
             before.setdefault(traced.begins[unit], []).extend(kernels)
-    writer = _Writer(calls, once, tokens)
-    for at in range(len(calls)):
+    writer = _Writer(flow, once, tokens)
+    for at in range(len(flow.calls)):
         for other in before.get(at, ()):
             try:
                 writer.run(other)
@@ -320,18 +337,10 @@ class _LostValueError(Exception):
 class _Writer:
     """Writes calls, and tracks the copies of each token: which kernel's result each one has."""
 
-    def __init__(self, calls: Sequence[Call], once: frozenset[int], tokens: list[Token]) -> None:
-        self.calls, self.once, self.tokens = calls, once, tokens
+    def __init__(self, flow: Dataflow, once: frozenset[int], tokens: list[Token]) -> None:
+        self.calls, self.once, self.tokens = flow.calls, once, tokens
         self.made: list[Call] = []
-        self._reads: list[tuple[int, ...]] = []
-        # The kernel that has written to a token last, for each that reads it.
-        self._found: list[dict[int, int]] = []
-        written: dict[int, int] = {}
-        for at, call in enumerate(calls):
-            reads = (*call.reads, *(token for token in call.partly if token in written))
-            self._reads.append(tuple(dict.fromkeys(reads)))
-            self._found.append({token: written.get(token, -1) for token in self._reads[-1]})
-            written.update(dict.fromkeys(call.writes, at))
+        self._reads, self._found = flow.reads, flow.writers
         # Newest first: (token, kernel whose result it has).
         self._copies: dict[int, list[tuple[int, int]]] = {}
 
@@ -469,10 +478,11 @@ def recomputed(
     decided: tuple[Decision, ...] = ()
     reached: list[int] = []
     for plan, why in choice.plans(level, reached):
-        made = lay_out(choice.calls(plan))
+        calls, orders = choice.calls(plan)
+        made = lay_out(calls)
         reached.append(made.layout.nbytes)
         if best is None or made.layout.nbytes < best.layout.nbytes:
-            best, decided = made, choice.decisions(plan, why)
+            best, decided = made, choice.decisions(orders, why)
         if made.layout.nbytes <= _bytes(level):
             break
     if best is None or not (asked or worth(best, kept)):
@@ -535,6 +545,10 @@ class Choice:
         return self._first
 
     @cached_property
+    def _flow(self) -> Dataflow:
+        return Dataflow(self._kept.calls)
+
+    @cached_property
     def _beside(self) -> int:
         """The bytes by which the arena exceeds the estimate by units."""
         told = (traced.units.peak(traced.units.kept()) for traced, _ in self._first)
@@ -578,21 +592,23 @@ class Choice:
             goal -= max(reached[-1] - budget, goal // 200)
         yield partial(order_at, least), "least time within the bytes"
 
-    def calls(self, plan: _Plan) -> list[Call]:
-        """The calls by ``plan``; units that cannot be repeated are saved."""
+    def calls(self, plan: _Plan) -> tuple[list[Call], list[list[UnitOp]]]:
+        """The calls by ``plan``, and the orders of units; ones that cannot repeat are saved."""
         while True:
-            runs = [(traced, again_before(plan(plans))) for traced, plans in self._recorded]
+            orders = [plan(plans) for _, plans in self._recorded]
+            pairs = zip(self._recorded, orders, strict=True)
+            runs = [(traced, again_before(order)) for (traced, _), order in pairs]
             try:
-                return with_runs(self._kept.calls, runs, self._tokens)
+                return with_runs(self._flow, runs, self._tokens), orders
             except CannotRepeatError as error:
                 kept = [traced.keeping(error.kernel) for traced, _ in self._recorded]
                 self._recorded = [(traced, _plans(traced)) for traced in kept]
 
-    def decisions(self, plan: _Plan, why: str) -> tuple[Decision, ...]:
-        """The decision of ``plan`` on each layer."""
+    def decisions(self, orders: Sequence[list[UnitOp]], why: str) -> tuple[Decision, ...]:
+        """The decision of the ``orders`` of units on each layer."""
         found = []
-        for traced, plans in self._recorded:
-            found += decisions(traced.units, plan(plans), why)
+        for (traced, _), order in zip(self._recorded, orders, strict=True):
+            found += decisions(traced.units, order, why)
         return tuple(found)
 
 

@@ -89,16 +89,17 @@ def decisions(units: Units, ops: Sequence[UnitOp], why: str) -> list[Decision]:
     for op in ops:
         if op.kind == "forward":
             runs[op.unit] += 1
-    late = now - before
+    late, early = now - before, before - now
+    # Of each value, among the units that run again.
+    first_reader: dict[int, int] = {}
+    for k in reversed(range(len(units))):
+        if runs[k]:
+            first_reader.update(dict.fromkeys(units.units[k].reads, k))
     whole = sum(unit.time for unit in units.units) or 1.0
     found = []
     for k, unit in enumerate(units.units):
-        inputs = [
-            value
-            for value in late
-            if runs[k] and value in unit.reads and _first_reader(units, runs, value) == k
-        ]
-        released = units.bytes_of((before - now) & unit.makes)
+        inputs = [value for value in late & unit.reads if first_reader.get(value) == k]
+        released = units.bytes_of(early & unit.makes)
         if unit.makes and (runs[k] or unit.makes & before):
             found.append(
                 Decision(
@@ -121,11 +122,6 @@ def _why(forced: bool, again: bool, runs: bool, dear: bool, why: str) -> str:
     if not again:
         return "must not run again"
     return "takes long" if dear else "would not take less"
-
-
-def _first_reader(units: Units, runs: Sequence[int], value: int) -> int:
-    readers = (k for k, unit in enumerate(units.units) if runs[k] and value in unit.reads)
-    return next(readers, -1)
 
 
 def _waiting(units: Units, ops: Sequence[UnitOp]) -> frozenset[int]:
@@ -166,10 +162,9 @@ def _step(units: Units, cuts: list[int]) -> list[UnitOp]:
     ops = [UnitOp("forward", k) for k in range(len(units))]
     for first, last in reversed(list(pairwise(cuts))):
         inside = range(first, last)
-        handed_on = [value for value in units.frontier(last) if units.maker[value] in inside]
         is_last = last == len(units)
         dropped = forced(units) if is_last else {k for k in inside if units.units[k].again}
-        ops += units.dropping(dropped, inside, handed_on)
+        ops += units.dropping(dropped, inside, units.handed_on(inside))
     return ops
 
 

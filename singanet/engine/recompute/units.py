@@ -105,12 +105,13 @@ class Units:
         """The bytes of ``values``."""
         return sum(self.sizes[value] for value in values)
 
-    def frontier(self, cut: int) -> frozenset[int]:
-        """The values of units before ``cut`` that later units need, without the pinned ones."""
+    def handed_on(self, inside: range) -> frozenset[int]:
+        """The values that the units ``inside`` make and later ones need, without the pinned."""
         return frozenset(
             value
-            for value, at in self.maker.items()
-            if at < cut <= self.last_reader.get(value, -1) and value not in self.pinned
+            for at in inside
+            for value in self.units[at].makes - self.pinned
+            if self.maker[value] == at and self.last_reader.get(value, -1) >= inside.stop
         )
 
     # -- time and memory of an order ----------------------------------------------------------
@@ -588,8 +589,7 @@ class _Again:
 def _stage(units: Units, first: int, last: int, bits: int) -> ChainStage:
     """The units from ``first`` up to ``last`` as one stage, with the ways to save it."""
     inside = range(first, last)
-    out = frozenset(v for v in units.frontier(last) if units.maker[v] >= first)
-    passing = units.bytes_of(units.frontier(last))
+    out, (_, passing) = units.handed_on(inside), units.crossing[last]
     options = []
     for dropped in _choices(units, inside, out, bits):
         ops = units.dropping(dropped, inside, out)

@@ -10,7 +10,7 @@ from singanet.program.compile import compile_tape
 from singanet.program.cost import bytes_of, passes_of
 from singanet.program.ir import map_arrays
 from singanet.program.layout import ALIGNMENT
-from singanet.program.recompute import CannotRepeatError, traced_units, with_runs
+from singanet.program.recompute import CannotRepeatError, Dataflow, traced_units, with_runs
 from singanet.program.replay.replay import Bound
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
@@ -131,7 +131,7 @@ class Walk:
 
     def replayed(self, again):
         """What comes out where units run again before others go backward, and the recording."""
-        calls = with_runs(self.recording.calls, [(self.traced, again)], self.tape.tokens)
+        calls = with_runs(Dataflow(self.recording.calls), [(self.traced, again)], self.tape.tokens)
         self.tape.calls = calls
         made = compile_tape(self.tape)
         arena = np.full(made.layout.nbytes + ALIGNMENT, 0xA5, np.uint8)
