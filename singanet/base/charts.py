@@ -6,14 +6,13 @@ import base64
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from statistics import median_low
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,6 +288,12 @@ def thinned(points: Points, most: int) -> Points:
     return [points[k] for k in sorted(kept)]
 
 
+def _middle(values: Iterable[float]) -> float:
+    """The lower median; ``statistics`` imports decimal numbers and fractions."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
 class _Scale:
     """The y axis for ``lines`` of values.
 
@@ -300,7 +305,7 @@ class _Scale:
 
     def __init__(self, lines: Sequence[Sequence[float]]) -> None:
         sizes = [[abs(y) for y in line if math.isfinite(y)] for line in lines]
-        usual = median_low([0.0, 0.0] if not any(sizes) else [median_low(s) for s in sizes if s])
+        usual = _middle([_middle(s) for s in sizes if s] or [0.0])
         far = [line for line in sizes if line and usual and max(line) > _FAR * usual]
         grown = sum(max(line) > _FAR * line[0] for line in far)
         largest = max((max(line) for line in sizes if line), default=0.0)
