@@ -371,6 +371,25 @@ def test_steps_of_lstms_are_numpys(compiles, sizes, options, scale):
         close(got, right)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_an_lstm_that_keeps_no_gates_has_the_same_states(compiles, n):
+    """Whether the steps multiply the inputs, as with more than two samples here, or not."""
+    weights, bias = (draw(5, 128, seed=1), draw(32, 128, seed=2)), draw(128, seed=3)
+    for reverse in (False, True):
+        case = RecurrentCase(draw(9, n, 5), weights, (bias,), Direction(9, reverse))
+        kept, fresh = (LlvmOps().lstm_layer(case, [None, None], keep) for keep in (True, False))
+        assert not fresh.notes
+        for got, wanted in zip(fresh.states, kept.states, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_lstm_without_weights_of_inputs_is_numpys(compiles):
+    case = RecurrentCase(draw(4, 3, 128), (None, draw(32, 128)), (draw(128),), Direction(4))
+    found, wanted = (each.lstm_layer(case, [None, None], True) for each in (LlvmOps(), numpy_ops))
+    for got, right in zip(found.states, wanted.states, strict=True):
+        close(got, right)
+
+
 @pytest.mark.parametrize("n", [1, 3, 13])
 def test_bits_of_lstms_do_not_depend_on_threads(compiles, monkeypatch, n):
     found = []

@@ -57,50 +57,63 @@ class _Steps:
 def lstm() -> Code:
     """Write a function of gates (T, N, 4H), states h and c (T + 1, N, H), and the state's weight.
 
-    The gates have the share of the inputs, and get their values. The weight has a panel for each
-    vector of units and gate: (H / LANES, 4, H, LANES). Integer arguments: those of `_Steps`, the
-    range of samples, and that of vectors of units.
-    """
-    code = Code("lstm", pointers=4, numbers=_Steps.NUMBERS + 4)
-    gates, h, c, weight, *numbers = code.arguments
-    steps = _Steps(code, numbers[:-4])
-    first, last, begin, end = numbers[-4:]
-    panel = code.times(steps.units, _VECTOR)
-    together = code.sum(first, code.times(code.whole(code.less(last, first), _ROWS), _ROWS))
+    Then x (T, N, I), the weight of x, and the bias. If I is 0 the gates have the share of x and the
+    bias. They get their values, one step's after the other's in the same place unless all are kept.
+    A weight has a panel for each vector of units and gate: (H / LANES, 4, H or I, LANES).
 
-    def multiply(
-        places: dict[tuple[int, int], Value], rows: dict[int, Value], panels: dict[int, Value]
-    ) -> None:
-        """Add products of rows with panels to the gates at the ``places``, by row and panel."""
-        for key, total in _products(code, steps.units, rows, panels).items():
-            at = places[key]
-            code.store(code.add(code.floats(gates, at), total), gates, at)
+    Integer arguments: those of `_Steps`, I, 1 to keep all gates or 0, the range of samples, and
+    that of vectors of units.
+    """
+    code = Code("lstm", pointers=7, numbers=_Steps.NUMBERS + 6)
+    gates, h, c, weight, x, weight_of_x, bias, *numbers = code.arguments
+    steps = _Steps(code, numbers[:-6])
+    inputs, kept, first, last, begin, end = numbers[-6:]
+    together = code.sum(first, code.times(code.whole(code.less(last, first), _ROWS), _ROWS))
+    counts = inputs, steps.units
+    no_inputs = code.same(inputs, 0)
+    before = code.pointer(no_inputs, gates, bias)
+
+    def multiply(t: Value, rows: list[Value], vector: Value, some: range) -> None:
+        """Write the sums of ``some`` gates of ``rows``."""
+        old = steps.around(t)[0]
+        at_x = [code.sum(code.times(t, steps.samples), row) for row in rows]
+        factors = (
+            {r: code.beyond(x, code.times(at, inputs, FLOAT)) for r, at in enumerate(at_x)},
+            {r: code.beyond(h, steps.state(code.sum(old, row))) for r, row in enumerate(rows)},
+        )
+        places, sums = {}, {}
+        for r, row in enumerate(rows):
+            blocks = steps.gates(code.times(t, kept), row, vector)
+            for gate in some:
+                places[r, gate] = blocks[gate]
+                line = code.sum(code.times(vector, _VECTOR), code.times(steps.line, gate))
+                sums[r, gate] = code.floats(before, code.either(no_inputs, blocks[gate], line))
+        for count, lines, panels in zip(counts, factors, (weight_of_x, weight), strict=True):
+            panel = code.times(count, _VECTOR)
+            start = code.beyond(panels, code.times(vector, GATES, panel))
+            others = {gate: code.beyond(start, code.times(panel, gate)) for gate in some}
+            _add_products(code, count, lines, others, sums)
+        for key, place in places.items():
+            code.store(sums[key], gates, place)
 
     with code.each(0, steps.count) as number:
         t = code.sum(steps.first, code.times(number, steps.by))
         old, new = steps.around(t)
         with code.each(begin, end) as vector:
-            start = code.beyond(weight, code.times(vector, GATES, panel))
-            panels = {gate: code.beyond(start, code.times(panel, gate)) for gate in range(GATES)}
-            for gate, some in panels.items():
+            for gate in range(GATES):
                 with code.each(first, together, _ROWS) as row:
-                    each = {r: code.sum(row, r) for r in range(_ROWS)}
-                    places = {(r, gate): steps.gates(t, at, vector)[gate] for r, at in each.items()}
-                    states = {
-                        r: code.beyond(h, steps.state(code.sum(old, at))) for r, at in each.items()
-                    }
-                    multiply(places, states, {gate: some})
+                    rows = [code.sum(row, r) for r in range(_ROWS)]
+                    multiply(t, rows, vector, range(gate, gate + 1))
             with code.each(together, last) as row:
-                places = {(0, gate): at for gate, at in enumerate(steps.gates(t, row, vector))}
-                multiply(places, {0: code.beyond(h, steps.state(code.sum(old, row)))}, panels)
+                multiply(t, [row], vector, range(GATES))
             with code.each(first, last) as row:
-                blocks = steps.gates(t, row, vector)
+                blocks = steps.gates(code.times(t, kept), row, vector)
                 i, f, g, o = (code.floats(gates, place) for place in blocks)
                 i, f, g, o = _sigmoid(code, i), _sigmoid(code, f), tanh(code, g), _sigmoid(code, o)
                 for value, place in zip((i, f, g, o), blocks, strict=True):
                     code.store(value, gates, place)
-                before = code.floats(c, steps.state(code.sum(old, row), vector))
-                cell = code.add(code.multiply(f, before), code.multiply(i, g))
+                of_c = code.floats(c, steps.state(code.sum(old, row), vector))
+                cell = code.add(code.multiply(f, of_c), code.multiply(i, g))
                 place = steps.state(code.sum(new, row), vector)
                 code.store(cell, c, place)
                 code.store(code.multiply(o, tanh(code, cell)), h, place)
@@ -183,13 +196,24 @@ def _products(
 ) -> dict[tuple[int, int], Value]:
     """Return the products of rows of ``count`` floats with panels of a vector of columns."""
     sums = {(row, panel): code.number(0.0) for row in rows for panel in panels}
+    _add_products(code, count, rows, panels, sums)
+    return sums
+
+
+def _add_products(
+    code: Code,
+    count: Value,
+    rows: dict[int, Value],
+    panels: dict[int, Value],
+    sums: dict[tuple[int, int], Value],
+) -> None:
+    """Add the products of rows of ``count`` floats with panels to ``sums``."""
     with code.each(0, count, kept=sums) as k:
         at, line = code.times(k, FLOAT), code.times(k, _VECTOR)
         factors = {key: code.all_of(row, at) for key, row in rows.items()}
         others = {key: code.floats(panel, line) for key, panel in panels.items()}
         for row, panel in sums:
             sums[row, panel] = code.add_product(sums[row, panel], factors[row], others[panel])
-    return sums
 
 
 def _slope(code: Code, sigmoid: Value) -> Value:

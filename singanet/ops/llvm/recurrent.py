@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 _LEAST = 1 << 20
 """Multiply-adds of the steps from which compiling pays off within some hundred calls."""
 
+_ROOM = 2
+"""Inputs for each sample up to which reading their weight at each step takes less than gates."""
+
 _SAMPLES = 4
 """Samples of a thread whose products take as long as reading the weight from its cache."""
 
@@ -34,17 +39,30 @@ _SAMPLES = 4
 def _forward(
     ops: PlannedOps, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates | None:
-    xp, weight, direction = ops.xp, ops.ordered(case.weights[1]), case.direction
-    gates = input_gates(ops, case, case.biases[0])
-    steps, n, width = gates.shape
-    size = width // 4
+    xp, direction, (_, n, inputs), (of_x, of_h) = ops.xp, case.direction, case.x.shape, case.weights
+    steps, size, bias = len(case.x), len(of_h), case.biases[0]
+    if of_x is None or inputs > _ROOM * n:
+        gates, inputs, kept = input_gates(ops, case, bias), 0, True
+    else:
+        gates, kept = xp.empty((steps if keep else 1, n, 4 * size), np.float32), keep
     h, c = (state_buffer(ops, (steps + 1, n, size), s, gates, direction) for s in starts)
-    split = weight.reshape(size, 4, size // LANES, LANES).transpose(2, 1, 0, 3)
-    key = steps, n, size, direction.reverse
-    arrays = gates, h, c, xp.ascontiguousarray(split)
+    panels = _panels(ops, of_h)
+    # Without inputs the function reads none of these.
+    rest: Any = (panels,) * 3
+    if inputs:
+        rest = ops.ordered(case.x), _panels(ops, of_x), ops.ordered(bias)
+    key = steps, n, size, inputs, kept, direction.reverse
+    arrays = gates, h, c, panels, *rest
     if not ops.runs(_plan, key, *arrays, passes=ops.passes(size)):
         return None
     return RecurrentStates((h, c), (gates,) if keep else ())
+
+
+def _panels(ops: PlannedOps, weight: Array) -> Array:
+    inputs, width = weight.shape
+    split = ops.ordered(weight).reshape(inputs, 4, width // (4 * LANES), LANES)
+    made: Array = ops.xp.ascontiguousarray(split.transpose(2, 1, 0, 3))
+    return made
 
 
 def _back(
@@ -86,10 +104,13 @@ def _fits_back(
     return _serves(ops, case, *made.states, *made.notes, slopes.dy, *slopes.ends)
 
 
-def _plan(crew: Crew, steps: int, n: int, size: int, reverse: bool) -> CompiledPlan:
-    """Operands: the gates, h, c, and the weight in panels."""
-    stages = _stages(crew, steps, n, size, (reverse, reverse), 1)
-    return CompiledPlan(crew, _function(), stages, reads=(0, 1, 2, 3), writes=(0, 1, 2))
+def _plan(
+    crew: Crew, steps: int, n: int, size: int, inputs: int, kept: bool, reverse: bool
+) -> CompiledPlan:
+    """Operands: the gates, h, c, the weight in panels; x, its weight in panels and the bias."""
+    stages = _stages(crew, steps, n, size, (reverse, reverse), 1, (inputs, int(kept)))
+    reads = (1, 2, 3, 4, 5, 6) if inputs else (0, 1, 2, 3, 4, 5, 6)
+    return CompiledPlan(crew, _function(), stages, reads, writes=(0, 1, 2))
 
 
 def _back_plan(
@@ -98,27 +119,34 @@ def _back_plan(
     """Operands: the gradients of the gates, dh, dc, the gates, c, the weight, dy."""
     parts, rest = cuts(size // LANES, crew.threads), (0,) * 4
     arranged = [(n, size, *rest, 0, 0, *some, *rest) for some in parts]
-    stages = [arranged, *_stages(crew, steps, n, size, (not reverse, reverse), 2)]
+    stages = [arranged, *_stages(crew, steps, n, size, (not reverse, reverse), 2, ())]
     reads, room = tuple(range(1, 6 + sloped)), 4 * 4 * size * size
     return CompiledPlan(crew, _back_function(sloped), stages, reads, (0, 1, 2), room)
 
 
 def _stages(
-    crew: Crew, steps: int, n: int, size: int, order: tuple[bool, bool], parts: int
+    crew: Crew,
+    steps: int,
+    n: int,
+    size: int,
+    order: tuple[bool, bool],
+    parts: int,
+    numbers: tuple[int, ...],
 ) -> Stages:
     """Return calls for ranges of samples, or of the units of each step in ``parts`` stages.
 
-    ``order`` is whether the last step is the first one, and whether the states are in reverse.
+    ``order`` is whether the last step is the first one, and whether the states are in reverse;
+    ``numbers`` come before the ranges.
     """
     (backwards, reverse), vectors = order, size // LANES
     first, by = (steps - 1, -1) if backwards else (0, 1)
     laid = (0, 0) * (parts - 1)
     if crew.threads == 1 or crew.jobs is None or n >= _SAMPLES * crew.threads:
-        whole = n, size, first, by, steps, int(reverse)
+        whole = n, size, first, by, steps, int(reverse), *numbers
         return [[(*whole, *some, *laid, *(0, vectors) * parts) for some in cuts(n, crew.threads)]]
     stages = []
     for k in range(steps):
-        step = n, size, first + k * by, by, 1, int(reverse), 0, n, *laid
+        step = n, size, first + k * by, by, 1, int(reverse), *numbers, 0, n, *laid
         for part in range(parts):
             before, after = (0, 0) * part, (0, 0) * (parts - part - 1)
             some = cuts(vectors, crew.threads)
