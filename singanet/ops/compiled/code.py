@@ -467,12 +467,13 @@ class Code:
         """Return integers with ``value`` in each byte."""
         return _same(value * 0x01010101)
 
-    def bytes_of(self, words: Value, bits: int, upper: bool) -> Value:
-        """Return the lower or ``upper`` 4 ``bits`` of each byte, or of 8 bits 128 more."""
+    def bytes_of(self, words: Value, bits: int, upper: Value) -> Value:
+        """Return the lower 4 ``bits`` of each byte, the upper if 1, or of 8 bits 128 more."""
         at = self._at
         if bits == 8:
             return at.xor(words, self.each_byte(0x80))
-        return at.and_(at.lshr(words, _same(4)) if upper else words, self.each_byte(0x0F))
+        shifted = at.lshr(words, self.whole_number(self.times(upper, 4)))
+        return at.and_(shifted, self.each_byte(0x0F))
 
     def one_byte(self, words: Value, number: int, place: int) -> Value:
         """Return integers with a byte of each word at a ``place``, and zeros in the others."""

@@ -5,14 +5,13 @@ Weights are read once, in their narrow type, and widened in registers or the nea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES, ROWS
 from singanet.ops.narrow import BLOCK, GROUP, PANEL
-from singanet.ops.workers import cuts
 
 _BLOCK_VECTOR = 4 * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""
@@ -20,8 +19,8 @@ _STEP = 4 * PANEL
 """Bytes of four inputs of a panel; with 4 bits, of four inputs in both blocks of a group."""
 _STEPS = BLOCK // 4
 
-Sums: TypeAlias = dict[tuple[int, int, int], Value]
-"""Sums by block of a group, row and vector of a panel."""
+Sums: TypeAlias = dict[tuple[int, int], Value]
+"""Sums by row and vector of a panel."""
 
 _TEAM = 4
 """Rows of integers or words that are widened in registers for all of them."""
@@ -29,21 +28,21 @@ _IN_WIDE, _IN_NARROW = 16, 4
 """Sums of vectors that stay in 32 registers of a vector's size, and in 16 of half of it."""
 
 
-def _teams(code: Code, rows: Value, most: int, body: Callable[[Value, range], None]) -> None:
-    """Write ``body(row, some)`` for ``most`` rows at a time from ``row`` on, then for the rest.
+def _teams(code: Code, rows: Value, most: int) -> list[tuple[int, Value, Value]]:
+    """Divide ``rows`` into as few teams of up to ``most`` as possible, of nearly equal sizes.
 
-    A rest of one row or two, whose sums would wait for each other, is divided with ``most`` more.
+    Return for each size the range of rows in teams of it, larger teams first.
     """
-    rest = code.rest(rows, most)
-    more = code.all_hold(code.within(code.less(rest, 1), most // 2 - 1), code.below(most, rows))
-    rest = code.sum(rest, code.choose(more, code.sum(most), code.sum(0)))
-    whole = code.less(rows, rest)
-    with code.each(0, whole, most) as row:
-        body(row, range(most))
-    for some in (*range(1, most), *range(most + 1, most + most // 2)):
-        with code.when(code.same(rest, some)):
-            for first, last in cuts(some, 1 + some // most):
-                body(code.sum(whole, first), range(last - first))
+    teams = code.whole(code.sum(rows, most - 1), most)
+    size = code.whole(rows, teams)
+    larger = code.times(code.less(rows, code.times(size, teams)), code.sum(size, 1))
+    nothing, found = code.sum(0), []
+    for each in range(1, most + 1):
+        is_size, is_larger = code.same(size, each), code.same(code.sum(size, 1), each)
+        start = code.choose(is_size, larger, nothing)
+        stop = code.choose(is_size, rows, code.choose(is_larger, larger, nothing))
+        found.append((each, start, stop))
+    return found
 
 
 def _together(rows: range, wide: bool, chains: int = 1) -> range:
@@ -75,12 +74,12 @@ _UNITS = {"Q8_0": 2.0**24, "Q4_0": 1.0, "Q4_1": 1.0}
 """What `wholes_of` returns for the integer 1."""
 
 
-def wholes_of(code: Code, kind: str, word: Value, block: int) -> list[Value]:
+def wholes_of(code: Code, kind: str, word: Value, block: Value) -> list[Value]:
     """Return the four integers of words as floats in `_UNITS`, with 4 bits from 0 to 15."""
     if kind == "Q8_0":
         # As the highest byte it has its sign.
         return [code.floats_of(code.one_byte(word, four, 3)) for four in range(4)]
-    some = code.unknown(code.bytes_of(word, 4, block == 1))
+    some = code.unknown(code.bytes_of(word, 4, block))
     return [code.floats_of(code.one_byte(some, four, 0)) for four in range(4)]
 
 
@@ -98,6 +97,7 @@ class _Product:
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
         self.slabs, self.groups, self.panels, self.count, first, last = code.arguments[5:]
         self._totals = code.room(2 * ROWS)
+        self._teams = _teams(code, self.count, _TEAM)
         # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
             self._prepare()
@@ -121,20 +121,18 @@ class _Product:
         """Write code for a group of a panel."""
         raise NotImplementedError
 
-    def _add(self, sums: Sums, row: Value, vector: Value) -> None:
-        """Add ``sums``, from a row and a vector on, with scales and minima, to the products."""
+    def _add(self, sums: Sequence[tuple[Value, Sums]], row: Value, vector: Value) -> None:
+        """Add ``sums`` of blocks, from a row and a vector on, with scales and minima."""
         code = self.code
-        blocks = sorted({block for block, _, _ in sums})
-        for k, v in dict.fromkeys((k, v) for _, k, v in sums):
+        for k, v in sums[0][1]:
             here = code.sum(row, k)
             line = code.times(code.sum(code.times(here, self.slabs), self.slab), self.panels)
             column = code.times(code.sum(line, self.panel), PANEL)
             at = code.times(code.sum(column, code.times(code.sum(vector, v), LANES)), FLOAT)
-            made = code.floats(self.y, at)
-            if not blocks[0]:
-                made = code.if_first(self.group, code.number(0.0), made)
-            for block in blocks:
-                whole, total = sums[block, k, v], self._total_of(here, block)
+            before = code.sum(self.group, sums[0][0])
+            made = code.if_first(before, code.number(0.0), code.floats(self.y, at))
+            for block, each in sums:
+                whole, total = each[k, v], self._total_of(here, block)
                 if self.kind in self.centre:
                     centre = code.number(-self.centre[self.kind])
                     whole = code.add_product(whole, code.floats(self._totals, total), centre)
@@ -147,7 +145,7 @@ class _Product:
                     made = code.add_product(made, least, code.floats(self._totals, total))
             code.store(made, self.y, at)
 
-    def _codes_at(self, block: int) -> Value:
+    def _codes_at(self, block: Value) -> Value:
         """Return the place of the panel's codes, with 8 bits of a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
@@ -161,11 +159,11 @@ class _Product:
         """Return the offset of the group in a row, for ``size`` numbers a group."""
         return self.code.times(self.code.sum(self.code.times(row, self.groups), self.group), size)
 
-    def _total_of(self, row: Value, block: int) -> Value:
+    def _total_of(self, row: Value, block: Value) -> Value:
         """Return the place of the sum of a row's block."""
         return self.code.times(self.code.sum(self.code.times(row, 2), block), _BLOCK_VECTOR)
 
-    def _beside(self, halves: Value, block: int, vector: Value) -> Value:
+    def _beside(self, halves: Value, block: Value, vector: Value) -> Value:
         """Load the values of a vector's columns from ``halves``, for a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
@@ -185,31 +183,43 @@ class _WholeProduct(_Product):
         super().__init__(f"{kind}_sums_{wide}_{converts}", kind, converts)
 
     def _multiply(self) -> None:
-        _teams(self.code, self.count, _TEAM, self._of_rows)
+        for size, start, stop in self._teams:
+            with self.code.each(start, stop, size) as row:
+                self._of_rows(row, range(size))
 
     def _of_rows(self, row: Value, some: range) -> None:
         code, vectors = self.code, _together(some, self._wide)
         with code.each(0, len(_VECTORS), len(vectors)) as vector:
-            for block in (0, 1):
-                sums = {(block, k, v): code.number(0.0) for k in some for v in vectors}
-                with code.each(0, _STEPS, kept=sums) as step:
-                    at = code.sum(self._codes_at(block), code.times(step, _STEP))
-                    at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
-                    size = _BLOCK_VECTOR * len(vectors)
-                    code.bring(self.codes, code.sum(at, self._size), size)
-                    # A word is widened and multiplied before the next, so that registers suffice.
-                    for v in vectors:
-                        # LLVM would load all words first, and then lack registers for the sums.
-                        code.settle()
-                        word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
-                        for four, whole in enumerate(wholes_of(code, self.kind, word, block)):
-                            for k in some:
-                                number = self._group_of(code.sum(row, k), GROUP)
-                                number = code.sum(number, code.times(step, 4), BLOCK * block + four)
-                                factor = code.all_of(self.x, code.times(number, FLOAT))
-                                key = block, k, v
-                                sums[key] = code.add_product(sums[key], factor, whole)
-                self._add(sums, row, vector)
+            if self.kind == "Q8_0":
+                with code.each(0, 2) as block:
+                    self._of_block(block, row, some, vector, vectors)
+            else:
+                # Shifts by a constant are faster.
+                for block in (0, 1):
+                    self._of_block(block, row, some, vector, vectors)
+
+    def _of_block(
+        self, block: Value, row: Value, some: range, vector: Value, vectors: range
+    ) -> None:
+        code = self.code
+        sums = {(k, v): code.number(0.0) for k in some for v in vectors}
+        with code.each(0, _STEPS, kept=sums) as step:
+            at = code.sum(self._codes_at(block), code.times(step, _STEP))
+            at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
+            code.bring(self.codes, code.sum(at, self._size), _BLOCK_VECTOR * len(vectors))
+            # A word is widened and multiplied before the next, so that registers suffice.
+            for v in vectors:
+                # LLVM would load all words first, and then lack registers for the sums.
+                code.settle()
+                word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
+                for four, whole in enumerate(wholes_of(code, self.kind, word, block)):
+                    for k in some:
+                        number = self._group_of(code.sum(row, k), GROUP)
+                        number = code.sum(number, code.times(block, BLOCK))
+                        number = code.sum(number, code.times(step, 4), four)
+                        factor = code.all_of(self.x, code.times(number, FLOAT))
+                        sums[k, v] = code.add_product(sums[k, v], factor, whole)
+        self._add([(block, sums)], row, vector)
 
 
 _BYTES = 3
@@ -266,17 +276,18 @@ class _DotProduct(_Product):
 
     def _multiply(self) -> None:
         blocks = ((0,), (1,)) if self.kind == "Q8_0" else ((0, 1),)
-        sums = {key: value for some in blocks for key, value in self._sums(some).items()}
-        self._add(sums, self.code.sum(0), self.code.sum(0))
+        sums: dict[int, Sums] = {0: {}, 1: {}}
+        for some in blocks:
+            count = max(1, _SUMS // (_BYTES * len(some) * len(self.rows)))
+            for first in range(0, len(_VECTORS), count):
+                for (block, *key), value in self._sums_of(some, _VECTORS[first : first + count]):
+                    sums[block][tuple(key)] = value
+        self._add([*sums.items()], self.code.sum(0), self.code.sum(0))
 
-    def _sums(self, blocks: tuple[int, ...]) -> Sums:
-        count = max(1, _SUMS // (_BYTES * len(blocks) * len(self.rows)))
-        found: Sums = {}
-        for first in range(0, len(_VECTORS), count):
-            found |= self._sums_of(blocks, _VECTORS[first : first + count])
-        return found
-
-    def _sums_of(self, blocks: tuple[int, ...], vectors: range) -> Sums:
+    def _sums_of(
+        self, blocks: tuple[int, ...], vectors: range
+    ) -> Iterator[tuple[tuple[int, int, int], Value]]:
+        """Yield sums by block, row and vector."""
         code = self.code
         keys = [(b, row, v) for b in blocks for row in self.rows for v in vectors]
         sums = {
@@ -292,20 +303,18 @@ class _DotProduct(_Product):
             for v in vectors:
                 word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
                 for b in blocks:
-                    codes = code.bytes_of(word, bits, b == 1)
+                    codes = code.bytes_of(word, bits, b)
                     for row in self.rows:
                         for number in range(_BYTES):
                             place = code.sum(code.times(step, 4), BLOCK * number)
                             four = code.all_ints(self._lines[b, row], place)
                             key = b, row, v, number
                             sums[key] = code.dot(sums[key], codes, four)
-        found: Sums = {}
         for place in keys:
             low, middle, high = (code.floats_of(sums[(*place, n)]) for n in range(_BYTES))
             total = code.add_product(low, middle, code.number(256.0))
             total = code.add_product(total, high, code.number(65536.0))
-            found[place] = code.multiply(total, self._sizes[place[:2]])
-        return found
+            yield place, code.multiply(total, self._sizes[place[:2]])
 
 
 _VECTORS = range(PANEL // LANES)
@@ -332,6 +341,7 @@ def panel_product(kind: str, transposed: bool, together: int, converts: bool = F
     (*columns, adds), lines = (code.arguments[k] for k in (12, 13, 16)), code.arguments[14:16]
     held = _NarrowMatrix(code, kind, (codes, scales, minima), (groups, panels, inputs), converts)
     wide, upright = (code.room(GROUP * len(_VECTORS)) for _ in range(2))
+    teams = _teams(code, rows, _TOGETHER)
     outer, inner = (lines, columns) if transposed else (columns, lines)
     with code.each(*outer) as one, code.each(*inner) as other:
         panel, group = (other, one) if transposed else (one, other)
@@ -342,7 +352,7 @@ def panel_product(kind: str, transposed: bool, together: int, converts: bool = F
         done, made = code.less(other, inner[0]), code.less(one, outer[0])
         given = _RowsAt(code.beyond(x, code.times(done, _LINE)), over_x)
         products = _RowsAt(code.beyond(y, code.times(made, _LINE)), over_y)
-        _Sums(code, wide, given, products, together).add(rows, count, code.sum(adds, done))
+        _Sums(code, wide, given, products, together).add(teams, count, code.sum(adds, done))
     return code
 
 
@@ -367,7 +377,7 @@ class _NarrowMatrix:
             return self._words(panel, group, wide)
         if self._kind == "halves":
             return self._halves(panel, group, wide)
-        for block in (0, 1):
+        with self._code.each(0, 2) as block:
             self._block(slab, panel, group, block, wide)
         return GROUP
 
@@ -400,7 +410,7 @@ class _NarrowMatrix:
                 code.store(made, wide, code.sum(code.times(line, _LINE), _VECTOR * v))
         return GROUP
 
-    def _block(self, slab: Value, panel: Value, group: Value, block: int, wide: Value) -> None:
+    def _block(self, slab: Value, panel: Value, group: Value, block: Value, wide: Value) -> None:
         code, kind = self._code, self._kind
         size = _LINE * GROUP // (4 if kind == "Q8_0" else 8)
         line = code.sum(code.times(slab, self._groups), group)
@@ -416,10 +426,9 @@ class _NarrowMatrix:
         with code.each(0, BLOCK // 4) as four:
             at = code.sum(begin, code.times(four, _LINE))
             if kind == "Q8_0":
-                at = code.sum(at, block * size // 2)
-            if kind == "Q8_0" or not block:
-                # The next group follows the codes of all panels.
-                code.bring(self._codes, code.sum(at, code.times(self._panels, size)), _LINE)
+                at = code.sum(at, code.times(block, size // 2))
+            # The next group follows the codes of all panels.
+            code.bring(self._codes, code.sum(at, code.times(self._panels, size)), _LINE)
             for v in _VECTORS:
                 word = code.ints(self._codes, code.sum(at, _VECTOR * v))
                 for k, made in enumerate(wholes_of(code, kind, word, block)):
@@ -428,7 +437,7 @@ class _NarrowMatrix:
                     made = code.multiply(made, scales[v])
                     if kind == "Q4_1":
                         made = code.add(made, minima[v])
-                    number = code.sum(code.times(four, 4), BLOCK * block + k)
+                    number = code.sum(code.times(four, 4), code.times(block, BLOCK), k)
                     code.store(made, wide, code.sum(code.times(number, _LINE), _VECTOR * v))
 
 
@@ -441,22 +450,21 @@ class _Sums:
         self._code, self._wide = code, wide
         self._given, self._made, self._together = given, made, together
 
-    def add(self, rows: Value, count: Value, start: Value) -> None:
+    def add(self, teams: list[tuple[int, Value, Value]], count: Value, start: Value) -> None:
         """Add the products of ``count`` numbers of each row, or set them if ``start`` is 0."""
-        for v in _VECTORS[:: self._together]:
-            vectors = range(v, v + self._together)
-
-            def add(row: Value, some: range, vectors: range = vectors) -> None:
-                self._add(row, some, vectors, count, start)
-
-            _teams(self._code, rows, _TOGETHER, add)
-
-    def _add(self, row: Value, rows: range, vectors: range, count: Value, start: Value) -> None:
         code = self._code
+        with code.each(0, _LINE, _VECTOR * self._together) as column:
+            for size, first, last in teams:
+                with code.each(first, last, size) as row:
+                    self._add(row, range(size), column, count, start)
+
+    def _add(self, row: Value, rows: range, column: Value, count: Value, start: Value) -> None:
+        code, vectors = self._code, range(self._together)
         given, made = (
             [code.beyond(each.first, code.times(code.sum(row, k), each.across)) for k in rows]
             for each in (self._given, self._made)
         )
+        made, wide = [code.beyond(each, column) for each in made], code.beyond(self._wide, column)
         nothing = code.number(0.0)
         sums = {
             (k, v): code.if_first(start, nothing, code.floats(made[k], _VECTOR * v))
@@ -467,10 +475,10 @@ class _Sums:
             for odd in (0, 1):
                 at = code.sum(number, odd)
                 line = code.times(at, _LINE)
-                wide = {v: code.floats(self._wide, code.sum(line, _VECTOR * v)) for v in vectors}
+                some = [code.floats(wide, code.sum(line, _VECTOR * v)) for v in vectors]
                 for k in rows:
                     one = code.all_of(given[k], code.times(at, FLOAT))
-                    for v, numbers in wide.items():
+                    for v, numbers in enumerate(some):
                         sums[k, v] = code.add_product(sums[k, v], one, numbers)
         for (k, v), total in sums.items():
             code.store(total, made[k], _VECTOR * v)
@@ -496,7 +504,7 @@ def words_product(wide: bool) -> Code:
     code = Code(f"words_{wide}", pointers=3, numbers=5)
     words, x, y, pairs, panels, rows, first, last = code.arguments
     # With registers to spare, sums of even and of odd inputs hide each other's latency.
-    chains = range(2 if wide else 1)
+    chains, teams = range(2 if wide else 1), _teams(code, rows, _TEAM)
     with code.each(first, last) as panel, code.each(0, pairs, _PAIRS) as start:
         stop = code.lesser(code.sum(start, _PAIRS), pairs)
 
@@ -538,7 +546,9 @@ def words_product(wide: bool) -> Code:
                         key = (k, v), odd % len(chains)
                         sums[key] = code.add_product(sums[key], one, half(both))
 
-        _teams(code, rows, _TEAM, multiply)
+        for size, begin, end in teams:
+            with code.each(begin, end, size) as row:
+                multiply(row, range(size))
     return code
 
 
