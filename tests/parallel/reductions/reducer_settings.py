@@ -13,6 +13,7 @@ import singanet
 from singanet import optimizer as kinds
 from singanet.layers import Activation, Add, BatchNormalization, Dense, Input, Layer
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.ops import ops_for
 from singanet.optimizer import SGD, Accumulator, Adam, Optimizer, StageTraits, Wrapper
 from singanet.params.param import ParamSpec
 from tests.kit.nets import uneven_net, values_of, words_net
@@ -71,11 +72,12 @@ class Masked(SoftmaxCrossEntropy):
     """A user's own loss: a mean over targets that are not −1, which may be none."""
 
     def forward(self, flag, x, y, *weight):
-        self.counts = (y >= 0).astype(np.float32)
-        self.total = self.counts.sum()
-        super().forward(flag, x, np.maximum(y, 0), *weight)
-        self.mean_over = float(self.total)
-        return np.zeros(len(x), np.float32)
+        xp = ops_for(x).xp
+        self.counts = xp.asarray((y >= 0).astype(np.float32))
+        self.total = float(self.counts.sum())
+        super().forward(flag, x, y * (y >= 0), *weight)
+        self.mean_over = self.total
+        return xp.zeros(len(x), np.float32)
 
     def count(self, x, y):
         return float((y >= 0).sum())
