@@ -508,6 +508,7 @@ class GraphBuilder(metaclass=CheckedType):
         for symbol in outputs:
             if symbol.mask is not None and (symbol.mask.call.born, symbol.mask.index) not in ports:
                 raise unread_mask(str(symbol.call.layer.name))
+        outputs = [*_each_whole(outputs)]
         names: dict[int, str] = {}
         uses: dict[int, int] = {}
         calls = calls_between(inputs, outputs)
@@ -528,6 +529,21 @@ class GraphBuilder(metaclass=CheckedType):
             [names[symbol.call.born] for symbol in inputs],
             [(names[symbol.call.born], symbol.index) for symbol in outputs],
         )
+
+
+def _each_whole(outputs: Iterable[Symbol]) -> Iterator[Symbol]:
+    """Yield ``outputs``; if a call has more of them, those behind a `Dummy` layer for each.
+
+    All outputs of a layer are one value of the net, a list.
+    """
+    for call, some in groupby(outputs, attrgetter("call")):
+        parts = [*some]
+        if [part.index for part in parts] == [*range(call.outputs)]:
+            yield from parts
+            continue
+        for part in parts:
+            name = Unnamed(f"{call.layer.name}_{part.index}")
+            yield apply(Dummy(name), (part,), inner=True)
 
 
 def port_of(net: GraphBuilder, symbol: Symbol) -> tuple[str, int] | None:

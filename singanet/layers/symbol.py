@@ -84,11 +84,12 @@ class Applicable(Protocol):
 class Application:
     """One application of a layer or net to symbols; ``born`` orders calls by creation."""
 
-    __slots__ = ("born", "inputs", "layer", "stage")
+    __slots__ = ("born", "inputs", "layer", "outputs", "stage")
 
-    def __init__(self, layer: Applicable, inputs: tuple[Symbol, ...]) -> None:
+    def __init__(self, layer: Applicable, inputs: tuple[Symbol, ...], outputs: int) -> None:
         self.layer = layer
         self.inputs = inputs
+        self.outputs = outputs
         self.born = next(_creation)
         self.stage = _stage.get()
 
@@ -257,7 +258,7 @@ def _computed(how: str, a: Any, b: Any, *name: str) -> Symbol:
 
 def source(layer: Applicable, shape: Shape) -> Symbol:
     """Return the symbol of an input layer, which is already built for ``shape``."""
-    return Symbol(Application(layer, ()), 0, shape)
+    return Symbol(Application(layer, (), 1), 0, shape)
 
 
 def apply(layer: Applicable, inputs: tuple[Any, ...], inner: bool = False) -> Symbol:
@@ -334,8 +335,8 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
         except ArgumentError:
             fresh._unbuild()
             raise
-    call = Application(layer, inputs)
     shapes = out_shapes if isinstance(out_shapes, list) else [out_shapes]
+    call = Application(layer, inputs, len(shapes))
     made = [Symbol(call, k, shape) for k, shape in enumerate(shapes)]
     batch = _batch_of(layer, inputs)
     for symbol in made:

@@ -224,6 +224,13 @@ class Loss(Counted, Configurable, ABC):
 
         """
         training = is_training(flag)
+        if isinstance(x, list):
+            raise DataError(
+                type(self).__name__,
+                expected="outputs that are an array",
+                received=f"a list of {len(x)}, all outputs of one layer",
+                advice="let each be the input of a layer, such as Dummy(), with a loss of its own",
+            )
         if x.dtype.kind != "f" or x.ndim == 0:
             raise DataError(
                 type(self).__name__,

@@ -112,7 +112,7 @@ def test_several_inputs_and_outputs_keep_their_order():
     x = {"a": batch(3, 2), "b": batch(3, 2, seed=1)}
     y = net.forward(True, x)
     np.testing.assert_allclose(y["again"], 2 * (x["a"] + x["b"]), rtol=1e-6)
-    found = y["pair"][0]
+    found = y["pair_0"]
     np.testing.assert_allclose(found, x["b"] - 2 * x["a"], rtol=1e-6)
 
 
