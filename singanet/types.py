@@ -34,6 +34,9 @@ Work: TypeAlias = Callable[[], object]
 Parts: TypeAlias = Sequence[Sequence[Work]]
 """Sequences of work; different sequences may run in parallel."""
 
+SweepSteps: TypeAlias = tuple[tuple[str, int, tuple[int, ...]], ...]
+"""Steps of element-wise arithmetic: NumPy's function, the places of its result and operands."""
+
 
 class RowSparse(NamedTuple):
     """The gradient of a table whose other rows are zero: an embedding's.

@@ -16,7 +16,7 @@ from singanet.ops.window import (
     RecurrentStates,
     Window,
 )
-from singanet.types import Array, Parts, RowSparse, Shape
+from singanet.types import Array, Parts, RowSparse, Shape, SweepSteps
 
 if TYPE_CHECKING:  # a dense layer would import it otherwise
     from singanet.ops.compiled.calls import Jobs
@@ -152,6 +152,14 @@ class Ops(Protocol):
         a scalar if ``number``. Operands marked in ``scaled`` are first multiplied by a number. The
         thread count suits ``work`` elements. The caller binds it to the addresses of result,
         operands and scales; the result may overwrite an operand.
+        """
+
+    def joint_sweep(self, size: int, arrays: int, numbers: int, steps: SweepSteps) -> Any:
+        """Return compiled ``steps``, which read and write each array once, or None.
+
+        They have NumPy's exact results. Their places are those of ``arrays`` of ``size`` contiguous
+        float32, of ``numbers``, and of results between steps. The caller binds them to the
+        addresses of the arrays and the numbers; a step may overwrite an array.
         """
 
     def has_attention(self, q: Array, k: Array, v: Array, case: Attention) -> bool:

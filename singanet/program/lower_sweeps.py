@@ -23,7 +23,8 @@ from singanet.base.heap import address
 from singanet.ops import Ops
 from singanet.ops.numpy.linear import SWEEP
 from singanet.ops.workers import side_by_side
-from singanet.program.ir import Call, Ref, Token, map_leaves
+from singanet.program.ir import Bind, Call, Ref, Token, map_leaves
+from singanet.program.joint_sweeps import Operand, joined
 from singanet.types import Array, Shape
 
 Ready = Callable[[], object]
@@ -163,9 +164,6 @@ def _fits(target: Any, value: Any, rest: dict[str, Any]) -> bool:
 
 Span = Callable[[int, int], None]
 """A function that computes the elements from a first one up to before another."""
-
-Operand = Ref | Array
-"""An array of the program, or a number: one without axes, the program's or a constant."""
 
 _F32 = np.dtype(np.float32)
 
@@ -327,8 +325,13 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
         members = [sweep for k in group if (sweep := sweeps[k]) is not None]
         lowered = None
         if members:
-            fused = _with_products_fused(members, [spent[k] for k in group])
-            lowered = _lowered(fused, partial(private, group), tokens, ops)
+            own = partial(private, group)
+            joint = joined(members, own(), tokens, ops) if len(members) > 1 else None
+            if joint is not None:
+                lowered = _one_call(members, joint.arrays, joint.bind, (joint.plan,))
+            else:
+                fused = _with_products_fused(members, [spent[k] for k in group])
+                lowered = _lowered(fused, own, tokens, ops)
         made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
 
@@ -485,7 +488,6 @@ def _lowered(
         return None
     if len(blocks) > 1:
         sweeps = _with_scratch_of_blocks(sweeps, max(sizes), private(), tokens)
-    calls = [sweep.call for sweep in sweeps]
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
         if len(blocks) == 1:
@@ -495,21 +497,29 @@ def _lowered(
         return partial(_block_by_block, spans, blocks)
 
     if len(sweeps) == 1:
-        return replace(calls[0], bind=bind, plans=tuple(plans))
+        return replace(sweeps[0].call, bind=bind, plans=tuple(plans))
+    refs = dict.fromkeys(each for s in sweeps for each in s.arrays if type(each) is Ref)
+    return _one_call(sweeps, tuple(refs), bind, tuple(plans))
+
+
+def _one_call(
+    sweeps: Sequence[Sweep], refs: tuple[Ref, ...], bind: Bind, plans: tuple[Any, ...]
+) -> Call:
+    """The call of ``plans`` that makes ``sweeps``; memory that is not in ``refs`` is not used."""
+    calls, used = [sweep.call for sweep in sweeps], {ref.token for ref in refs}
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for call in calls:
         reads.update(dict.fromkeys(token for token in call.reads if token not in writes))
         writes.update(dict.fromkeys(call.writes))
-    refs = dict.fromkeys(each for s in sweeps for each in s.arrays if type(each) is Ref)
     return Call(
         _one_by_one,
-        (tuple(refs),),
+        (refs,),
         {},
-        tuple(reads),
-        tuple(writes),
-        tuple(token for token in writes if token in reads),
-        _in_place(calls),
+        tuple(token for token in reads if token in used),
+        tuple(token for token in writes if token in used),
+        tuple(token for token in writes if token in reads and token in used),
+        tuple(pair for pair in _in_place(calls) if used.issuperset(pair)),
         calls[0].layer,
         "update",
         "sweeps",
@@ -517,7 +527,7 @@ def _lowered(
         passes=len(calls),
         once=any(call.once for call in calls),
         parts=len(calls),
-        plans=tuple(plans),
+        plans=plans,
     )
 
 

@@ -8,15 +8,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singanet import FeedForwardNet
+from singanet.base.heap import address
 from singanet.device import Device
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.ops import numpy_ops
+from singanet.ops import threads as counts
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled import sizes
+from singanet.ops.llvm import LlvmOps, plans, sweeps
 from singanet.ops.numpy import NumpyOps, linear
 from singanet.optimizer import SGD, Adam, Adamax, AdamW, AMSGrad, ElementWise, Lion, NAdam, RMSProp
 from singanet.program import lower_sweeps, lowering
@@ -266,6 +271,85 @@ def test_any_arithmetic_has_the_bits_of_the_layers(program, blocks):
             steps(lambda: Drawn(program), count=3)
     finally:
         lower_sweeps._BLOCK = known
+
+
+# -- One compiled function for all steps of a rule -----------------------------------------------
+
+compiles = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
+
+
+@pytest.fixture
+def jointly(monkeypatch):
+    """Few elements are enough, and two threads share them."""
+    monkeypatch.setattr(sweeps, "_LEAST", 1)
+    monkeypatch.setattr(plans, "SHARED", 1)
+    monkeypatch.setattr(counts, "_setting", counts._Setting())
+    counts.set_threads(2)
+
+
+def updates_of(report):
+    return [kernel for kernel in report.kernels if kernel.phase == "update"]
+
+
+@compiles
+@pytest.mark.parametrize(
+    "rule", [momentum, partial(momentum, nesterov=True), AdamW, AMSGrad, Adamax, Lion, NAdam]
+)
+def test_a_compiled_rule_has_the_bits_of_the_layers_and_no_scratch(jointly, rule):
+    _, report = steps(partial(rule, lr=0.01, weight_decay=0.1), ops=LlvmOps())
+    updates = updates_of(report)
+    assert {kernel.name for kernel in updates} == {"sweeps"}
+    kinds = {report.buffers[b].kind for kernel in updates for b in kernel.writes}
+    assert "temporary" not in kinds
+
+
+@compiles
+def test_rules_with_other_functions_are_not_compiled(jointly):
+    program, ops = [(np.ceil, 3, 3, 5, False), (np.subtract, 0, 0, 2, False)], LlvmOps()
+    steps(partial(Drawn, program), ops=ops)
+    assert ops.joint_sweep(64, 2, 0, (("ceil", 1, (0,)),)) is None
+    assert ops.joint_sweep(64, 2, 0, (("sqrt", 1, (0,)),)) is not None
+
+
+SWEPT_LINES = st.tuples(
+    st.sampled_from([getattr(np, name) for name in sorted(sizes.SWEPT)]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 7),
+    st.booleans(),
+)
+
+
+@compiles
+@pytest.mark.slow
+@given(program=st.lists(SWEPT_LINES, min_size=1, max_size=9))
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_compiled_arithmetic_has_the_bits_of_the_layers(jointly, program):
+    with np.errstate(all="ignore"):
+        steps(partial(Drawn, program), count=3, ops=LlvmOps())
+
+
+@compiles
+@pytest.mark.parametrize("size", [1, 16, 37])
+@pytest.mark.parametrize("name", sorted(sizes.SWEPT))
+def test_compiled_functions_are_numpys(jointly, name, size, rng):
+    function, inf = getattr(np, name), np.inf
+    special = np.array([0.0, -0.0, 1.0, -1.0, inf, -inf, np.nan, 1e-40, 3e38, -3e38], np.float32)
+    a, b = (rng.choice([*special, *rng.standard_normal(9)], size).astype("f") for _ in range(2))
+    number, out = np.float32(1 / 3) * np.ones((), np.float32), np.empty_like(a)
+    with np.errstate(all="ignore"):
+        for other in (b, number)[: function.nin]:
+            operands = [a, other][: function.nin]
+            wanted = function(*operands)
+            given, scalars = ([a, b, out], []) if other is b else ([a, out], [number])
+            places = {id(array): k for k, array in enumerate((*given, *scalars))}
+            line = name, places[id(out)], tuple(places[id(array)] for array in operands)
+            plan = LlvmOps().joint_sweep(size, len(given), len(scalars), (line,))
+            plan.run([*map(address, (*given, *scalars))], 0)
+            # A maximum of zeros may have either sign.
+            np.testing.assert_array_equal(out, wanted)
 
 
 # -- Kernels in lanes: one call of a program, done side by side, to the bits of the layers ----

@@ -249,18 +249,14 @@ def test_weights_that_lie_in_another_order_count_once():
 
 
 def test_parameters_are_filled_before_the_first_step():
-    def made(initializer):
-        net = singanet.FeedForwardNet(SquaredError(), seed=0)
-        net.add(
-            Dense(
-                "fc", 400, use_bias=False, W_specs={"init": initializer}, input_sample_shape=(300,)
-            )
-        )
+    def made(initializer, units=250, inputs=200):
+        specs, net = {"init": initializer}, singanet.FeedForwardNet(SquaredError(), seed=0)
+        net.add(Dense("fc", units, use_bias=False, W_specs=specs, input_sample_shape=(inputs,)))
         return net
 
-    # Q of 400 x 300 in float64, and four more such arrays, beside the parameter.
+    # Q of 250 x 200 in float64, and four more such arrays, beside the parameter.
     net = made(Orthogonal())
-    filling = 4 * 400 * 300 + 5 * 8 * 400 * 300
+    filling = 4 * 250 * 200 + 5 * 8 * 250 * 200
     with net._unfilled() as told:
         assert told == filling
     peak = net.memory(1, SGD(lr=0.1))
@@ -271,7 +267,7 @@ def test_parameters_are_filled_before_the_first_step():
     plan = made(Orthogonal()).plan(1, SGD(lr=0.1))
     assert plan.peak == plan.table[0].peak >= filling
     # Of others that are large a piece is drawn at a time.
-    net = made(Gaussian(0, 1))
+    net = made(Gaussian(0, 1), 400, 300)
     with net._unfilled() as told:
         assert told == 4 * 400 * 300 + 2 * 8 * 65536
 

@@ -27,6 +27,11 @@ COPIED, READ = 256, 2048
 """Pixels of outputs that are copied together, and vectors of the images that they read."""
 OUTPUTS = 4
 """Outputs of a transposed matrix that are summed together."""
+SWEPT = frozenset((
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "sqrt", "absolute", "square",
+    "sign",
+))  # fmt: skip
+"""NumPy's functions of float32 that a compiled sweep has."""
 _LEAST_PART = 1 << 16
 """Least floats of a part: some 20 microseconds."""
 

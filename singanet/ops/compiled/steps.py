@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES
+from singanet.types import SweepSteps
 
 _VECTOR = FLOAT * LANES
 _LEAST = 87.0
@@ -204,6 +205,51 @@ def _logistic(code: Code, x: Value) -> Value:
     share = code.divide(code.number(1.0), code.add(power, code.number(1.0)))
     # Of negative numbers exp(x) / (1 + exp(x)), without overflow.
     return code.choose(code.above(x, code.number(0.0)), share, code.multiply(power, share))
+
+
+def joint_sweep(arrays: int, numbers: int, steps: SweepSteps) -> Code:
+    """Write a function of ``steps`` of arithmetic, one after the other for each element.
+
+    A step is the name of a function of `SWEPT`, the place of its result and those of its operands:
+    the first places are arrays, the next ones numbers, others are registers. Each operation is
+    rounded as by NumPy. Its pointers: arrays, which are read and written once, and numbers. Its
+    integers: the floats of an array, and the range of vectors.
+    """
+    told = "_".join(f"{name}{'_'.join(map(str, (out, *given)))}" for name, out, given in steps)
+    code = Code(f"sweep_{arrays}_{numbers}_{told}", pointers=arrays + numbers, numbers=3)
+    pointers, (count, *vectors) = code.arguments[: arrays + numbers], code.arguments[-3:]
+    known = {k: code.all_of(pointers[k], 0) for k in range(arrays, arrays + numbers)}
+    written = dict.fromkeys(out for _, out, _ in steps if out < arrays)
+
+    def sweep(some: _Lanes) -> None:
+        values = dict(known)
+        for name, out, given in steps:
+            for place in given:
+                if place not in values:
+                    values[place] = some.floats(pointers[place])
+            values[out] = _swept(code, name, [values[place] for place in given])
+        for place in written:
+            some.store(values[place], pointers[place])
+
+    _each_vector(code, vectors, count, sweep)
+    return code
+
+
+def _swept(code: Code, name: str, given: Sequence[Value]) -> Value:
+    """Return NumPy's function ``name`` of vectors."""
+    x, other, zero = given[0], given[-1], code.number(0.0)
+    if name in ("maximum", "minimum"):
+        above = code.above(x, other) if name == "maximum" else code.above(other, x)
+        return code.choose(code.or_no_number(above, x), x, other)
+    if name == "sign":
+        # 0 is positive, and NaN remains.
+        rest = code.choose(code.above(zero, x), code.number(-1.0), code.size_of(x))
+        return code.choose(code.above(x, zero), code.number(1.0), rest)
+    if name == "square":
+        return code.multiply(x, x)
+    if name in ("sqrt", "absolute"):
+        return code.root(x) if name == "sqrt" else code.size_of(x)
+    return getattr(code, name)(x, other)
 
 
 def rotated() -> Code:

@@ -6,7 +6,15 @@ They need no other library. oneDNN's kernels have the same routes, and choose am
 from __future__ import annotations
 
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import attend_blocks, depthwise, few, kernels, recurrent, winograd
+from singanet.ops.llvm import (
+    attend_blocks,
+    depthwise,
+    few,
+    kernels,
+    recurrent,
+    sweeps,
+    winograd,
+)
 from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.numpy import (
     attending,
@@ -34,6 +42,7 @@ class LlvmOps(PlannedOps):
     attend_few = in_order(few.attend_few, last=attending.attend_few)
     further_attention = few.further_attention
     arithmetic = few.arithmetic
+    joint_sweep = sweeps.joint_sweep
     matmul = in_order(few.matmul, last=linear.matmul)
     affine = in_order(few.affine, last=linear.affine)
     affine_constant = in_order(

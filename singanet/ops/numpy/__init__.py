@@ -28,7 +28,7 @@ from singanet.ops.numpy import (
 )
 from singanet.ops.threads import changes, default_threads
 from singanet.ops.window import Attention
-from singanet.types import Array, Parts, Shape
+from singanet.types import Array, Parts, Shape, SweepSteps
 
 __all__ = ["NumpyOps", "numpy_ops"]
 
@@ -86,6 +86,9 @@ class NumpyOps:
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:
+        return None
+
+    def joint_sweep(self, size: int, arrays: int, numbers: int, steps: SweepSteps) -> Any:
         return None
 
     def further_attention(

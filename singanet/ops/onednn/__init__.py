@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.llvm import attend_blocks, few
+from singanet.ops.llvm import attend_blocks, few, sweeps
 from singanet.ops.onednn import attending, conv, eltwise, normalise, pool, products, recurrent
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
@@ -42,6 +42,7 @@ class OneDnnOps(OneDnnBase):
     attend_few = attending.attend_few
     further_attention = few.further_attention
     arithmetic = few.arithmetic
+    joint_sweep = sweeps.joint_sweep
     rotate = attending.rotate
     attend_backward = attending.attend_backward
     softmax = attending.softmax
