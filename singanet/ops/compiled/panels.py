@@ -124,26 +124,35 @@ class _Product:
     def _add(self, sums: Sequence[tuple[Value, Sums]], row: Value, vector: Value) -> None:
         """Add ``sums`` of blocks, from a row and a vector on, with scales and minima."""
         code = self.code
+        beside = [self._beside(block, vector) for block, _ in sums]
+        before = code.sum(self.group, sums[0][0])
+        lines = {k: self._products_of(code.sum(row, k), vector) for k in {k for k, _ in sums[0][1]}}
         for k, v in sums[0][1]:
-            here = code.sum(row, k)
-            line = code.times(code.sum(code.times(here, self.slabs), self.slab), self.panels)
-            column = code.times(code.sum(line, self.panel), PANEL)
-            at = code.times(code.sum(column, code.times(code.sum(vector, v), LANES)), FLOAT)
-            before = code.sum(self.group, sums[0][0])
-            made = code.if_first(before, code.number(0.0), code.floats(self.y, at))
-            for block, each in sums:
-                whole, total = each[k, v], self._total_of(here, block)
+            at = LANES * FLOAT * v
+            made = code.if_first(before, code.number(0.0), code.floats(lines[k], at))
+            for (block, each), place in zip(sums, beside, strict=True):
+                whole = each[k, v]
+                halves = code.sum(place, at // 2)
+                if self.kind != "Q8_0":
+                    total = code.floats(self._totals, self._total_of(code.sum(row, k), block))
                 if self.kind in self.centre:
                     centre = code.number(-self.centre[self.kind])
-                    whole = code.add_product(whole, code.floats(self._totals, total), centre)
-                scale = self._beside(self.scales, block, code.sum(vector, v))
+                    whole = code.add_product(whole, total, centre)
+                scale = code.halves(self.scales, halves, self._converts)
                 if self.unit != 1:
                     scale = code.multiply(scale, code.number(1 / self.unit))
                 made = code.add_product(made, scale, whole)
                 if self.kind == "Q4_1":
-                    least = self._beside(self.minima, block, code.sum(vector, v))
-                    made = code.add_product(made, least, code.floats(self._totals, total))
-            code.store(made, self.y, at)
+                    least = code.halves(self.minima, halves, self._converts)
+                    made = code.add_product(made, least, total)
+            code.store(made, lines[k], at)
+
+    def _products_of(self, row: Value, vector: Value) -> Value:
+        """Return the pointer to a row's products of the panel, from a vector on."""
+        code = self.code
+        line = code.times(code.sum(code.times(row, self.slabs), self.slab), self.panels)
+        column = code.sum(code.times(code.sum(line, self.panel), PANEL), code.times(vector, LANES))
+        return code.beyond(self.y, code.times(column, FLOAT))
 
     def _codes_at(self, block: Value) -> Value:
         """Return the place of the panel's codes, with 8 bits of a block of the group."""
@@ -163,14 +172,13 @@ class _Product:
         """Return the place of the sum of a row's block."""
         return self.code.times(self.code.sum(self.code.times(row, 2), block), _BLOCK_VECTOR)
 
-    def _beside(self, halves: Value, block: Value, vector: Value) -> Value:
-        """Load the values of a vector's columns from ``halves``, for a block of the group."""
+    def _beside(self, block: Value, vector: Value) -> Value:
+        """Return the place of the columns of a vector among scales, for a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
         line = code.times(code.sum(code.times(group, 2), block), self.panels)
-        column = code.times(code.sum(line, self.panel), PANEL)
-        at = code.sum(column, code.times(vector, LANES))
-        return code.halves(halves, code.times(at, FLOAT // 2), self._converts)
+        column = code.sum(code.times(code.sum(line, self.panel), PANEL), code.times(vector, LANES))
+        return code.times(column, FLOAT // 2)
 
 
 class _WholeProduct(_Product):
@@ -203,21 +211,21 @@ class _WholeProduct(_Product):
     ) -> None:
         code = self.code
         sums = {(k, v): code.number(0.0) for k in some for v in vectors}
+        begin = code.sum(self._codes_at(block), code.times(vector, _BLOCK_VECTOR))
+        starts = [code.times(self._group_of(code.sum(row, k), GROUP), FLOAT) for k in some]
+        lines = [code.beyond(self.x, code.sum(k, code.times(block, BLOCK * FLOAT))) for k in starts]
         with code.each(0, _STEPS, kept=sums) as step:
-            at = code.sum(self._codes_at(block), code.times(step, _STEP))
-            at = code.sum(at, code.times(vector, _BLOCK_VECTOR))
-            code.bring(self.codes, code.sum(at, self._size), _BLOCK_VECTOR * len(vectors))
+            at = code.beyond(self.codes, code.sum(begin, code.times(step, _STEP)))
+            code.bring(at, self._size, _BLOCK_VECTOR * len(vectors))
+            numbers = [code.beyond(line, code.times(step, 4 * FLOAT)) for line in lines]
             # A word is widened and multiplied before the next, so that registers suffice.
             for v in vectors:
                 # LLVM would load all words first, and then lack registers for the sums.
                 code.settle()
-                word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
+                word = code.ints(at, _BLOCK_VECTOR * v)
                 for four, whole in enumerate(wholes_of(code, self.kind, word, block)):
                     for k in some:
-                        number = self._group_of(code.sum(row, k), GROUP)
-                        number = code.sum(number, code.times(block, BLOCK))
-                        number = code.sum(number, code.times(step, 4), four)
-                        factor = code.all_of(self.x, code.times(number, FLOAT))
+                        factor = code.all_of(numbers[k], four * FLOAT)
                         sums[k, v] = code.add_product(sums[k, v], factor, whole)
         self._add([(block, sums)], row, vector)
 
