@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -145,6 +146,24 @@ def small_pages() -> Iterator[None]:
         yield
     finally:
         choose(before)
+
+
+_POPULATE = 23
+"""``MADV_POPULATE_WRITE`` of Linux, from ``mman.h``; older systems refuse the number."""
+
+
+def populated(array: Array) -> Array:
+    """Return a new ``array``, a large one with all its pages, if the system can.
+
+    One by one, each at the first write to it, they take a quarter longer.
+    """
+    if array.nbytes >= LARGE and sys.platform == "linux":
+        start = address(array)
+        first = -start % mmap.PAGESIZE
+        nbytes = (array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        place = ctypes.c_void_p(start + first)
+        _function("madvise")(place, ctypes.c_size_t(nbytes), _POPULATE)
+    return array
 
 
 _PAGE = 1 << 21

@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.arguments import MAX_RANK, Budget, read_json
 from singanet.base.files import path_of, replacing
+from singanet.base.heap import populated
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,
@@ -234,7 +235,7 @@ class SafetensorsReader(StreamReader):
     def _read(self, entry: Entry) -> Array:
         if self._widens(entry):
             return self._filled(entry)
-        array = np.empty(entry.shape, entry.dtype)
+        array = populated(np.empty(entry.shape, entry.dtype))
         self._stream.seek(self._places[entry.name])
         data = bytes_of(array)
         if not entry.checksum:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from singanet.base.arguments import Budget, own_errors
-from singanet.base.heap import small_pages
+from singanet.base.heap import populated, small_pages
 from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
@@ -300,7 +300,8 @@ def build(
         if id(param) in own:
             with small_pages():
                 # A large page takes a virtual machine long to make.
-                made = np.array(array, net.dtype, order="C")
+                made = populated(np.empty(array.shape, net.dtype))
+            made[...] = array
             param.retype(net.device.put(made))
     for layer in sheet.frozen:
         layer.trainable = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import is_int, own_errors
-from singanet.base.heap import lasting
+from singanet.base.heap import lasting, populated
 from singanet.base.progress import ProgressBar
 from singanet.base.tracebacks import entry_point, users_level
 from singanet.checkpoint import Reader
@@ -545,7 +545,7 @@ def _reading(
         if stored.name not in names:
             return made.head.drawn_value(param, stored.name, made.net.seed).astype(dtype)
         name = names[stored.name]
-        value = lasting(param.shape, dtype) if lasts else np.empty(param.shape, dtype)
+        value = lasting(param.shape, dtype) if lasts else populated(np.empty(param.shape, dtype))
         theirs = stored.place_of(param).theirs(value)
         if len(stored.members) == 1:
             reader.read_into(name, theirs)

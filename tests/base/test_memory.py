@@ -304,6 +304,27 @@ def test_lasting_arrays_share_blocks_that_end_with_them():
     assert block() is None
 
 
+@pytest.mark.parametrize("count", [0, 3, heap.LARGE - 1, heap.LARGE + 5, 3 * heap.LARGE + 4097])
+def test_populated_arrays_keep_their_values(count):
+    wanted = np.arange(count + 1) % 251
+    given = wanted.astype(np.uint8)[1:]
+    made = heap.populated(given)
+    assert made is given
+    assert np.array_equal(made, wanted[1:])
+
+
+@LINUX
+def test_populated_arrays_have_their_pages_before_they_are_written():
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 14):
+        pytest.skip("Linux gives pages at once from 5.14 on")
+    nbytes = 16 * MB
+    array = np.frombuffer(heap.own_pages(nbytes), np.uint8)
+    before = heap.private_bytes()
+    heap.populated(array)
+    assert heap.private_bytes() - before > nbytes // 2
+    assert not array.any()
+
+
 def test_own_pages_are_counted_as_private_until_they_are_freed():
     if heap.private_bytes() is None:
         pytest.skip("the system does not count")

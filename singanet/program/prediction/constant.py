@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.heap import address, small_pages
+from singanet.base.heap import address, populated, small_pages
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import root_of
 from singanet.engine.fusion import FUSIONS, Fusion, fusions_of, is_relu, rewritten
@@ -400,7 +400,7 @@ def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
     shift = values.get("beta", 0.0) - values["mean"] * scale
     weight = given["weight"].value
-    folded = np.empty_like(weight)
+    folded = populated(np.empty_like(weight))
     np.multiply(weight, scale[:, None], out=folded, casting="same_kind")
     bias = given["bias"].value * scale + shift if "bias" in given else shift
     made["weight"].retype(folded)
@@ -520,7 +520,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
 
 
 def _zeros(nbytes: int) -> Array:
-    return np.zeros(nbytes, np.uint8)
+    return populated(np.zeros(nbytes, np.uint8))
 
 
 class _ConstantMemory:
