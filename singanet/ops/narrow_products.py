@@ -330,4 +330,5 @@ def _dots(kind: str, rows: int) -> CompiledFunction:
 def _wholes(kind: str) -> CompiledFunction:
     from singanet.ops.compiled import engine, panels
 
-    return engine.known(panels.blocks_product, kind, _wide(), engine.converts_halves())
+    given = _wide(), engine.converts_halves(), engine.adds_pairs()
+    return engine.known(panels.blocks_product, kind, *given)

@@ -298,6 +298,21 @@ def test_bytes_are_multiplied_four_rows_at_a_time(kind, rows):
         np.testing.assert_array_equal(out, np.concatenate(alone))
 
 
+@needs_compiler
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_the_largest_sums_of_pairs_of_bytes_fit(kind):
+    """Rows whose bytes all have the largest size, times the largest codes."""
+    held, _ = made(kind, 64, 64)
+    held.codes[...] = 0xFF
+    floats = np.asarray(held)
+    # Their two lowest bytes are 127 or, with what is carried, -128.
+    for whole in (0x3F7F7F, 0x3F7F80):
+        x = np.full((1, 64), whole, np.float32)
+        x[:, ::32] = 2**22
+        for sign in (1, -1):
+            expect_product(numpy_ops.matmul(sign * x, held), sign * x, floats)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_of_rows_as_bytes_are_exact_to_float32(kind):
     """Small numbers in a block beside large ones, and blocks far apart."""
@@ -310,22 +325,26 @@ def test_numbers_of_rows_as_bytes_are_exact_to_float32(kind):
 
 
 @needs_compiler
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("registers", ["few", "many", "pairs of bytes"])
 @settings(max_examples=20)
 @given(
     st.sampled_from(ALL), st.integers(1, 5), st.integers(1, 200), st.integers(2, ROWS),
     st.integers(0, 99),
 )  # fmt: skip
-def test_rows_have_the_same_products_beside_others(wide, kind, count, outputs, rows, seed):
+def test_rows_have_the_same_products_beside_others(registers, kind, count, outputs, rows, seed):
     """With the registers of any processor, for which this one's stand in."""
     from singanet.ops.compiled import engine, panels
 
+    wide, pairs = registers == "many", registers == "pairs of bytes"
+    if pairs and not engine._features().get("avx2", False):
+        pytest.skip("only processors with AVX2 add products of pairs of bytes")
     with pytest.MonkeyPatch.context() as patch:
         made_of = engine.compiled
         patch.setattr(compiled, "_wide", lambda: False)
         patch.setattr(compiled, "_multiplies_bytes", lambda: False)
         patch.setattr(compiled, "_words", lambda: known(made_of, panels.words_product, wide))
-        whole = lambda kind: known(made_of, panels.blocks_product, kind, wide, False)  # noqa: E731
+        case = wide, False, pairs
+        whole = lambda kind: known(made_of, panels.blocks_product, kind, *case)  # noqa: E731
         patch.setattr(compiled, "_wholes", whole)
         held, floats = made(kind, 32 * count, outputs, seed)
         x = np.random.default_rng(seed).standard_normal((rows, 32 * count), np.float32)

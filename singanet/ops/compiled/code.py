@@ -26,6 +26,8 @@ _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
 _LONGS, _BITS = ir.VectorType(_LONG, LANES), ir.VectorType(ir.IntType(1), LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
+_BYTES_HALF = ir.VectorType(ir.IntType(8), 2 * LANES)
+_PAIRS_HALF = ir.VectorType(ir.IntType(16), LANES)
 _POINTERS = ir.VectorType(ir.PointerType(_FLOAT), LANES)
 _EXPONENTIAL = (
     1.9875691500e-4,
@@ -513,6 +515,35 @@ class Code:
         if self._dot is None:
             self._dot = ir.Function(self._module, kind, "llvm.x86.avx512.vpdpbusd.512")
         return self._at.call(self._dot, [sums, some, others])
+
+    def add_pairs(self, sums: Value, some: Value, others: Value) -> Value:
+        """Add the products of two unsigned bytes with two signed ones to each sum of 16 bits.
+
+        Only for processors with AVX2.
+        """
+        made = self._by_halves("llvm.x86.avx2.pmadd.ub.sw", _BYTES_HALF, _PAIRS_HALF, some, others)
+        kind = ir.VectorType(ir.IntType(16), 2 * LANES)
+        added = self._at.add(self._at.bitcast(sums, kind), self._at.bitcast(made, kind))
+        return self._at.bitcast(added, _INTS)
+
+    def pairs(self, sums: Value) -> Value:
+        """Return the sums of neighbouring sums of 16 bits as integers."""
+        name, kind = "llvm.x86.avx2.pmadd.wd", ir.VectorType(_INT, LANES // 2)
+        return self._by_halves(name, _PAIRS_HALF, kind, sums, _same(0x00010001))
+
+    def _by_halves(self, name: str, given: Any, made: Any, *words: Value) -> Value:
+        """Call a function of two vectors of half the size, with both halves of ``words``."""
+        at, kind = self._at, ir.FunctionType(made, [given, given])
+        found = self._module.globals.get(name) or ir.Function(self._module, kind, name)
+        halves = []
+        for first in (0, LANES // 2):
+            order = ir.Constant(
+                ir.VectorType(_INT, LANES // 2), [*range(first, first + LANES // 2)]
+            )
+            parts = [at.shuffle_vector(each, each, order) for each in words]
+            whole = at.call(found, [at.bitcast(part, given) for part in parts])
+            halves.append(at.bitcast(whole, order.type))
+        return at.shuffle_vector(*halves, ir.Constant(_INTS, [*range(LANES)]))
 
     def negative(self, whole: Value) -> Value:
         """Return integers with the other sign."""

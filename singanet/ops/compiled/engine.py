@@ -236,6 +236,12 @@ def multiplies_bytes() -> bool:
 
 
 @cache
+def adds_pairs() -> bool:
+    """Whether this processor sums products of pairs of bytes, in 16 registers of 256 bits."""
+    return not is_wide() and bool(_features().get("avx2", False))
+
+
+@cache
 def converts_halves() -> bool:
     """Whether this processor converts float16 to float32."""
     found = _features()

@@ -51,13 +51,17 @@ def _together(rows: range, wide: bool, chains: int = 1) -> range:
     return range(max(k for k in (1, 2, 4) if k <= max(1, min(most, len(_VECTORS)))))
 
 
-def blocks_product(kind: str, wide: bool, converts: bool) -> Code:
+def blocks_product(kind: str, wide: bool, converts: bool, pairs: bool = False) -> Code:
     """Write a function that multiplies rows by a `BlockMatrix` of the ``kind``.
+
+    If the processor adds products of ``pairs`` of bytes, it multiplies 4 bits as these.
 
     Its pointers: codes, scales, minima, rows and products. Its integers: slabs, groups, panels of a
     slab, rows, up to `ROWS`, and the range of panels. Rows have 64 numbers a group, products 64 a
     panel. The products of a row are the same beside any others.
     """
+    if pairs and kind != "Q8_0":
+        return _PairProduct(kind, converts).code
     return _WholeProduct(kind, wide, converts).code
 
 
@@ -91,13 +95,13 @@ class _Product:
     unit = 1.0
     """The sums of a row of 1 and the code 1."""
 
-    def __init__(self, name: str, kind: str, converts: bool) -> None:
+    def __init__(self, name: str, kind: str, converts: bool, team: int = _TEAM) -> None:
         self.kind, self._converts = kind, converts
         code = self.code = Code(name, pointers=5, numbers=6)
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
         self.slabs, self.groups, self.panels, self.count, first, last = code.arguments[5:]
         self._totals = code.room(2 * ROWS)
-        self._teams = _teams(code, self.count, _TEAM)
+        self._teams = _teams(code, self.count, team)
         # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
             self._prepare()
@@ -180,6 +184,35 @@ class _Product:
         column = code.sum(code.times(code.sum(line, self.panel), PANEL), code.times(vector, LANES))
         return code.times(column, FLOAT // 2)
 
+    def _to_bytes(self, row: Value, block: Value, line: Value) -> Value:
+        """Store a row's numbers of a block as integers at ``line``, and return their unit.
+
+        The lowest bytes of all are first.
+        """
+        code = self.code
+        at = code.sum(self._group_of(row, GROUP), code.times(block, BLOCK))
+        given = code.beyond(self.x, code.times(at, FLOAT))
+        some = [code.floats(given, FLOAT * k) for k in range(0, BLOCK, LANES)]
+        one, other = map(code.size_of, some)
+        top = code.largest(code.at_least(one, other))
+        # NaN and infinity show in the unit.
+        spread = code.multiply(code.total(code.add(*some)), code.number(0.0))
+        factor = code.divide(code.number(_MOST), top)
+        whole = [code.rounded(code.multiply(each, factor)) for each in some]
+        for number in range(_BYTES):
+            for k, each in enumerate(whole):
+                code.store_bytes(each, line, BLOCK * number + LANES * k)
+            whole = [code.next_byte(each) for each in whole]
+        return code.add(code.multiply(top, code.number(1 / _MOST)), spread)
+
+    def _from_bytes(self, sums: Sequence[Value], unit: Value) -> Value:
+        """Return the products, from the sums of the bytes' products."""
+        code = self.code
+        low, middle, high = map(code.floats_of, sums)
+        total = code.add_product(low, middle, code.number(256.0))
+        total = code.add_product(total, high, code.number(65536.0))
+        return code.multiply(total, unit)
+
 
 class _WholeProduct(_Product):
     """Sums of rows times integers, as floats."""
@@ -259,20 +292,7 @@ class _DotProduct(_Product):
         self._sizes = {}
         for block, row in keys:
             key = block, row
-            at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), 4)
-            some = [code.floats(self.x, code.sum(at, 4 * k)) for k in range(0, BLOCK, LANES)]
-            one, other = map(code.size_of, some)
-            top = code.largest(code.at_least(one, other))
-            # NaN and infinity show in the scale.
-            spread = code.multiply(code.total(code.add(*some)), code.number(0.0))
-            self._sizes[key] = code.add(code.multiply(top, code.number(1 / _MOST)), spread)
-            factor = code.divide(code.number(_MOST), top)
-            whole = [code.rounded(code.multiply(each, factor)) for each in some]
-            for number in range(_BYTES):
-                for k, each in enumerate(whole):
-                    place = BLOCK * number + LANES * k
-                    code.store_bytes(each, self._lines[key], place)
-                whole = [code.next_byte(each) for each in whole]
+            self._sizes[key] = self._to_bytes(row, block, self._lines[key])
             for number in range(_BYTES):
                 sums = code.whole_number(0)
                 zero = self._zero[self.kind]
@@ -319,10 +339,66 @@ class _DotProduct(_Product):
                             key = b, row, v, number
                             sums[key] = code.dot(sums[key], codes, four)
         for place in keys:
-            low, middle, high = (code.floats_of(sums[(*place, n)]) for n in range(_BYTES))
-            total = code.add_product(low, middle, code.number(256.0))
-            total = code.add_product(total, high, code.number(65536.0))
-            yield place, code.multiply(total, self._sizes[place[:2]])
+            whole = [sums[(*place, number)] for number in range(_BYTES)]
+            yield place, self._from_bytes(whole, self._sizes[place[:2]])
+
+
+_PAIR_TEAM = 2
+"""Rows whose sums of bytes stay in 16 registers."""
+
+
+class _PairProduct(_Product):
+    """Sums of products of bytes, in pairs of 16 bits: those of 32 codes of 4 bits fit."""
+
+    def __init__(self, kind: str, converts: bool) -> None:
+        super().__init__(f"{kind}_pairs_{converts}", kind, converts, _PAIR_TEAM)
+
+    def _prepare(self) -> None:
+        """Turn the numbers of a group to bytes, beside their units."""
+        super()._prepare()
+        code = self.code
+        self._units, self._lines = code.room(2 * ROWS), code.room(4 * ROWS)
+        with code.each(0, self.count) as row, code.each(0, 2) as block:
+            place = self._total_of(row, block)
+            unit = self._to_bytes(row, block, code.beyond(self._lines, code.times(place, 2)))
+            code.store(unit, self._units, place)
+
+    def _multiply(self) -> None:
+        for size, start, stop in self._teams:
+            vectors = range(_PAIR_TEAM // size)
+            with (
+                self.code.each(start, stop, size) as row,
+                self.code.each(0, len(_VECTORS), len(vectors)) as vector,
+            ):
+                # Shifts by a constant are faster.
+                for block in (0, 1):
+                    sums = self._sums_of(block, row, range(size), vector, vectors)
+                    self._add([(block, sums)], row, vector)
+
+    def _sums_of(self, block: int, row: Value, some: range, vector: Value, vectors: range) -> Sums:
+        code, numbers = self.code, range(_BYTES)
+        places = [self._total_of(code.sum(row, k), block) for k in some]
+        lines = [code.beyond(self._lines, code.times(place, 2)) for place in places]
+        keys = [(k, v, number) for k in some for v in vectors for number in numbers]
+        sums = {key: code.whole_number(0) for key in keys}
+        begin = code.sum(self._codes_at(block), code.times(vector, _BLOCK_VECTOR))
+        with code.each(0, _STEPS, kept=sums) as step:
+            at = code.beyond(self.codes, code.sum(begin, code.times(step, _STEP)))
+            code.bring(at, _STEPS * _STEP, _BLOCK_VECTOR * len(vectors))
+            for v in vectors:
+                code.settle()
+                codes = code.bytes_of(code.ints(at, _BLOCK_VECTOR * v), 4, block)
+                for k in some:
+                    for number in numbers:
+                        place = code.sum(code.times(step, 4), BLOCK * number)
+                        four = code.all_ints(lines[k], place)
+                        sums[k, v, number] = code.add_pairs(sums[k, v, number], codes, four)
+        found: Sums = {}
+        for k, place in zip(some, places, strict=True):
+            for v in vectors:
+                whole = [code.pairs(sums[k, v, number]) for number in numbers]
+                found[k, v] = self._from_bytes(whole, code.floats(self._units, place))
+        return found
 
 
 _VECTORS = range(PANEL // LANES)
