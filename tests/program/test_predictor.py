@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 import singanet
 from singanet import FeedForwardNet, Input, layers, models
 from singanet.errors import ArgumentError, ShapeError, SingaNetError, UnknownNameError
-from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Embedding
+from singanet.layers import (
+    Activation,
+    Add,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Embedding,
+    TimeDistributed,
+)
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.ops import threads
@@ -22,7 +30,7 @@ from singanet.ops.workers import side_by_side
 from singanet.optimizer import SGD, Adam
 from singanet.program.prediction import divided
 from singanet.program.prediction.compiled import CAPACITY
-from singanet.program.prediction.constant import ConstantArray, numbered, order_of
+from singanet.program.prediction.constant import ConstantArray, ConstantDense, numbered, order_of
 from singanet.testing import strict_device
 from tests.interrupts import struck_at
 from tests.kit.threads import in_threads
@@ -223,6 +231,24 @@ NETS = {
     "assigned": with_assigned_forwards,
     **{name: ready(name) for name in READY},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_each_step_are_laid_out(transposed, relu):
+    dense = Dense("dense", 7, W_transpose=transposed)
+    each = TimeDistributed("each", dense, input_sample_shape=(4, 6))
+    net = drawn(each, Activation("relu" if relu else "tanh"))
+    x = np.random.default_rng(0).standard_normal((3, 4, 6)).astype(np.float32)
+    predictor = net.predictor()
+    steps = predictor._net._execution_plan().steps
+    assert type(steps[0].layer) is ConstantDense
+    assert len(steps) == 2 - relu
+    weight, bias = (param.value for param in net.params())
+    wanted = x @ (weight.T if transposed else weight) + bias
+    wanted = np.maximum(wanted, 0) if relu else np.tanh(wanted)
+    for _ in range(2):
+        np.testing.assert_allclose(predictor(x), wanted, rtol=1e-5, atol=1e-6)
 
 
 def images(n=3, seed=0, kind=np.float32):

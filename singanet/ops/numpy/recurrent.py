@@ -39,7 +39,8 @@ def input_gates(ops: Ops, case: RecurrentCase, bias: Array) -> Array:
     if weight is None:
         made = ops.add(x[:, :, None], bias.reshape(-1, size))
     else:
-        made = ops.affine(x.reshape(steps * n, size), weight, bias)
+        affine = ops.affine if ops.prepared is None else ops.affine_constant
+        made = affine(x.reshape(steps * n, size), weight, bias)
     gates: Array = made.reshape(steps, n, len(bias))
     return gates
 

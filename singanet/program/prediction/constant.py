@@ -26,6 +26,7 @@ from singanet.layers.dense import Dense, as_rows
 from singanet.layers.joins import Add
 from singanet.layers.layer import Layer
 from singanet.layers.normalization import BatchNormalization
+from singanet.layers.rnn import TimeDistributed
 from singanet.ops.window import Window
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import ParamStorage
@@ -380,7 +381,12 @@ def _is_foldable_norm(step: NodeStep) -> bool:
 
 
 def _is_product(step: NodeStep) -> bool:
-    return _is_one_of(step, Dense) and not step.many_in
+    return type(_each_step(step.layer)) is Dense and not step.many_in
+
+
+def _each_step(layer: Layer) -> Layer:
+    """The layer that ``layer`` applies to each step, or itself."""
+    return layer.layer if type(layer) is TimeDistributed else layer
 
 
 def _is_prepared(step: NodeStep) -> bool:
@@ -421,7 +427,7 @@ def _convolution(conv: NodeStep, *after: NodeStep) -> Layer:
 
 
 def _product(dense: NodeStep, *relu: NodeStep) -> Layer:
-    layer: Any = dense.layer
+    layer: Any = _each_step(dense.layer)
     return ConstantDense(dense.name, layer.W_transpose, layer.params, bool(relu))
 
 
