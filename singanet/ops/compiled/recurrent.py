@@ -221,9 +221,9 @@ def _slope(code: Code, sigmoid: Value) -> Value:
 
 
 def _sigmoid(code: Code, x: Value) -> Value:
-    power = code.exponential(code.subtract(code.number(0.0), code.size_of(x)))
-    share = code.divide(code.number(1.0), code.add(power, code.number(1.0)))
-    return code.choose(code.above(x, code.number(0.0)), share, code.multiply(power, share))
+    # Of larger numbers the reciprocal is no normal float.
+    opposite = code.at_most(code.subtract(code.number(0.0), x), code.number(87.0))
+    return code.divide(code.number(1.0), code.add(code.exponential(opposite), code.number(1.0)))
 
 
 def tanh(code: Code, x: Value) -> Value:
