@@ -194,10 +194,9 @@ class Jobs:
         self._busy, self._pool = busy, pool
         self.look = None if look is None else LookAround(look)
 
-    @property
     def is_busy(self) -> bool:
-        """Whether other processes used the cores at the last look."""
-        return bool(self._busy[0])
+        """Return whether other processes used the cores at the last look."""
+        return bool(self._busy.item())
 
     def share(self, stages: Stages, brief: bool) -> list[Work]:
         """Return the calls that run ``stages``; all parts of a stage end before the next begins."""

@@ -553,7 +553,7 @@ def _whole(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction | SharedPred
         with net.constants.lock:
             return _recorded(net, given)
 
-    return SharedPrediction(program, record, list(feed), lambda: jobs.is_busy)
+    return SharedPrediction(program, record, list(feed), jobs.is_busy)
 
 
 def _divided(net: ConstantNet, feed: Mapping[str, Any]) -> DividedPrediction | None:
