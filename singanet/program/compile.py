@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from singanet.base.garbage import no_collections
+from singanet.ops.llvm.plans import CompiledPlan
 from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
 from singanet.program.join_lanes import kernels_of, moved, with_lanes_joined
@@ -264,10 +265,19 @@ def lower_sweeps(draft: Draft) -> list[Call]:
 
 
 def lower_few(draft: Draft) -> list[Call]:
-    """Replace arithmetic of a decoder's few rows by the backend's kernels."""
-    if not draft.tape.few or draft.tape.lowering is not ON_HOST:
+    """Replace arithmetic of few rows by the backend's kernels.
+
+    In a decoder, and in a predictor with compiled products, which loaded LLVM.
+    """
+    tape = draft.tape
+    is_few = tape.few or (tape.make_constants is not None and any(map(_is_compiled, draft.calls)))
+    if not is_few or tape.lowering is not ON_HOST:
         return draft.calls
-    return with_few_lowered(draft.calls, draft.tape.backend)
+    return with_few_lowered(draft.calls, tape.backend)
+
+
+def _is_compiled(call: Call) -> bool:
+    return isinstance(getattr(call.function, "__self__", None), CompiledPlan)
 
 
 def join_lanes(draft: Draft) -> list[Call]:

@@ -251,6 +251,22 @@ def test_products_of_each_step_are_laid_out(transposed, relu):
         np.testing.assert_allclose(predictor(x), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_sums_of_a_row_beside_compiled_products_are_compiled():
+    x = Input("x", (20,))
+    made = Add("sum")([Dense("a", 16)(x), Dense("b", 16)(x)])
+    predictor = FeedForwardNet(inputs=x, outputs=made, seed=1).predictor()
+    if predictor._ops.arithmetic(np.add, (1, 16), "each") is None:
+        pytest.skip("these kernels compile no sums")
+    values = {name: param.value for name, param in predictor._net.constants.named().items()}
+    row = np.random.default_rng(0).standard_normal((1, 20)).astype(np.float32)
+    wanted = sum(row @ values[f"{name}/weight"] + values[f"{name}/bias"] for name in "ab")
+    np.testing.assert_allclose(predictor(row), wanted, rtol=1e-5, atol=1e-6)
+    (program,) = predictor._programs
+    calls = getattr(program, "_program", program).recording.calls
+    (added,) = [call for call in calls if call.function is np.add]
+    assert added.plans
+
+
 def images(n=3, seed=0, kind=np.float32):
     return np.random.default_rng(seed).standard_normal((n, 3, 12, 12)).astype(kind)
 
