@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
@@ -23,10 +24,17 @@ class _Setting:
 _setting = _Setting()
 
 
-class _Caller(threading.local):
-    """Whether kernels of this thread use no others."""
+class _Block:
+    """A block of `one_thread`: an object of its frame."""
 
-    alone = False
+
+class _Caller(threading.local):
+    """The block whose kernels use no other thread, if it still runs.
+
+    An interrupt may end a block before it says so. Then the block's frame is gone.
+    """
+
+    block: weakref.ref[_Block] | None = None
 
 
 _caller = _Caller()
@@ -68,7 +76,7 @@ def cores() -> int:
 
 def default_threads() -> int:
     """Return the count of `set_threads`, or of ``OMP_NUM_THREADS``, or one thread for each core."""
-    if _caller.alone:
+    if is_alone():
         return 1
     return _setting.threads or _from_environment(os.environ.get("OMP_NUM_THREADS", ""))
 
@@ -93,16 +101,18 @@ def set_threads(count: int) -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let the kernels of this thread use no other inside the block."""
-    before, _caller.alone = _caller.alone, True
+    block, before = _Block(), _caller.block
+    _caller.block = weakref.ref(block)
     try:
         yield
     finally:
-        _caller.alone = before
+        _caller.block = before
 
 
 def is_alone() -> bool:
     """Whether this thread is in a block of `one_thread`."""
-    return _caller.alone
+    block = _caller.block
+    return block is not None and block() is not None
 
 
 def changes() -> int:

@@ -651,3 +651,18 @@ def test_what_a_limit_leaves(limit, left, monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     found = within(dict.fromkeys(NARROW | WIDE | AMX, True))
     assert {name for name, there in found.items() if there} == left
+
+
+def test_no_interrupt_leaves_a_thread_alone():
+    def compute():
+        with threads.one_thread(), threads.one_thread():
+            assert threads.is_alone()
+            assert threads.default_threads() == 1
+        assert not threads.is_alone()
+
+    line = 1
+    while struck_at(line, compute):
+        assert not threads.is_alone(), f"line {line}"
+        line += 1
+    assert line > 15
+    assert not threads.is_alone()
