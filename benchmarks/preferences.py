@@ -107,7 +107,9 @@ def ours(folder: str, rule: str, way: str, pairs: int, steps: int, budget: str) 
     net.programs.clear()
     reference = time.process_time() - start
     rate = RATES[rule]
-    net.compile(SGD(lr=rate) if rule == "SGD" else AdamW(lr=rate, weight_decay=0.0), net.loss)
+    # As PyTorch adds its epsilon.
+    adam = AdamW(lr=rate, weight_decay=0.0, epsilon_after_correction=True)
+    net.compile(SGD(lr=rate) if rule == "SGD" else adam, net.loss)
     clock = Clock()
     net.fit(
         loader,

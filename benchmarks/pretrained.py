@@ -159,9 +159,9 @@ def rule_ours(rule: str) -> Any:
     from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm
 
     name, _, around = rule.partition(", ")
-    made: Any = {"SGD": SGD(lr=0.02), "Adafactor": Adafactor(lr=1e-3), "AdamW": AdamW(lr=1e-4)}[
-        name
-    ]
+    # As PyTorch adds its epsilon.
+    adam = AdamW(lr=1e-4, epsilon_after_correction=True)
+    made: Any = {"SGD": SGD(lr=0.02), "Adafactor": Adafactor(lr=1e-3), "AdamW": adam}[name]
     if around == "clipping":
         return ClipByGlobalNorm(made, 1.0)
     return Accumulator(made, 4) if around else made
