@@ -525,7 +525,7 @@ def same_loss(pair, x, y, given=lambda x, y: (x, y), here=None, there=None, sums
             mean = value.item()
             close(losses.mean(), mean, "mean")
         close(mine.backward(), tensor.grad, f"gradient of the {reduction}")
-    if sums:
+    if sums and losses.any():
         words = '"sum" is of the gradient alone, the value told stays the mean'
         told(pair, words, losses.mean(), value.item())
     return mean

@@ -308,8 +308,9 @@ class _DotProduct(_Product):
         for some in blocks:
             count = max(1, _SUMS // (_BYTES * len(some) * len(self.rows)))
             for first in range(0, len(_VECTORS), count):
-                for (block, *key), value in self._sums_of(some, _VECTORS[first : first + count]):
-                    sums[block][tuple(key)] = value
+                found = self._sums_of(some, _VECTORS[first : first + count])
+                for (block, row, vector), value in found:
+                    sums[block][row, vector] = value
         self._add([*sums.items()], self.code.sum(0), self.code.sum(0))
 
     def _sums_of(

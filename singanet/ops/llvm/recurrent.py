@@ -49,7 +49,7 @@ def _forward(
     panels = _panels(ops, of_h)
     # Without inputs the function reads none of these.
     rest: Any = (panels,) * 3
-    if inputs:
+    if of_x is not None and inputs:
         rest = ops.ordered(case.x), _panels(ops, of_x), ops.ordered(bias)
     key = steps, n, size, inputs, kept, direction.reverse
     arrays = gates, h, c, panels, *rest
