@@ -24,7 +24,7 @@ class _Setting:
 _setting = _Setting()
 
 
-class _Block:
+class _AloneBlock:
     """A block of `one_thread`: an object of its frame."""
 
 
@@ -34,7 +34,7 @@ class _Caller(threading.local):
     An interrupt may end a block before it says so. Then the block's frame is gone.
     """
 
-    block: weakref.ref[_Block] | None = None
+    block: weakref.ref[_AloneBlock] | None = None
 
 
 _caller = _Caller()
@@ -101,7 +101,7 @@ def set_threads(count: int) -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let the kernels of this thread use no other inside the block."""
-    block, before = _Block(), _caller.block
+    block, before = _AloneBlock(), _caller.block
     _caller.block = weakref.ref(block)
     try:
         yield

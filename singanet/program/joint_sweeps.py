@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
@@ -14,20 +14,32 @@ from singanet.types import Array
 Operand = Ref | Array
 """An array of the program, or a number: one without axes, the program's or a constant."""
 
+_LEAST = 1 << 16
+"""Elements from which compiling pays off within some hundred steps."""
 
-class Step(Protocol):
+
+class JoinedStep(Protocol):
     """A ``call`` that makes ``out`` by a ``function`` of NumPy of arrays of ``size`` elements."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The elements of each array."""
+
     @property
-    def call(self) -> Call: ...
+    def call(self) -> Call:
+        """The recorded call."""
+
     @property
-    def function(self) -> Any: ...
+    def function(self) -> Any:
+        """The function of NumPy."""
+
     @property
-    def out(self) -> Ref: ...
+    def out(self) -> Ref:
+        """The result."""
+
     @property
-    def operands(self) -> tuple[Operand, ...]: ...
+    def operands(self) -> tuple[Operand, ...]:
+        """The operands of the function."""
 
 
 class JointSweep(NamedTuple):
@@ -39,17 +51,23 @@ class JointSweep(NamedTuple):
 
 
 def joined(
-    sweeps: Sequence[Step], private: Collection[int], tokens: Sequence[Token], ops: Ops
+    sweeps: Sequence[JoinedStep],
+    private: Callable[[], Collection[int]],
+    tokens: Sequence[Token],
+    ops: Ops,
 ) -> JointSweep | None:
     """Return ``sweeps`` as one function, or None if ``ops`` has none for them.
 
     The ``private`` tokens, which no other call uses, need no memory if they are made here.
     """
+    if len(sweeps) < 2 or sweeps[0].size < _LEAST:
+        return None
+    alone = private()
     made: set[int] = set()
     seen: set[int] = set()
     for sweep in sweeps:
         token = sweep.out.token
-        if token not in seen and token not in sweep.call.reads and token in private:
+        if token not in seen and token not in sweep.call.reads and token in alone:
             made.add(token)
         seen.update(sweep.call.reads, sweep.call.writes)
     between: dict[Any, Operand] = {}
@@ -87,7 +105,7 @@ def _key(operand: Operand) -> Any:
     return (operand.token, operand.offset) if type(operand) is Ref else id(operand)
 
 
-def _overlap(places: Collection[tuple[int, int]], sweep: Step) -> bool:
+def _overlap(places: Collection[tuple[int, int]], sweep: JoinedStep) -> bool:
     """Whether two of the places have some memory in common."""
     nbytes = sweep.size * sweep.out.dtype.itemsize
     return any(

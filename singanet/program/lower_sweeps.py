@@ -326,7 +326,7 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
         lowered = None
         if members:
             own = partial(private, group)
-            joint = joined(members, own(), tokens, ops) if len(members) > 1 else None
+            joint = joined(members, own, tokens, ops)
             if joint is not None:
                 lowered = _one_call(members, joint.arrays, joint.bind, (joint.plan,))
             else:

@@ -21,10 +21,10 @@ from singanet.ops import numpy_ops
 from singanet.ops import threads as counts
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled import sizes
-from singanet.ops.llvm import LlvmOps, plans, sweeps
+from singanet.ops.llvm import LlvmOps, plans
 from singanet.ops.numpy import NumpyOps, linear
 from singanet.optimizer import SGD, Adam, Adamax, AdamW, AMSGrad, ElementWise, Lion, NAdam, RMSProp
-from singanet.program import lower_sweeps, lowering
+from singanet.program import joint_sweeps, lower_sweeps, lowering
 from singanet.program.ir import Call, Ref
 from singanet.program.lower_sweeps import ready
 from singanet.training import Callback
@@ -281,7 +281,7 @@ compiles = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not instal
 @pytest.fixture
 def jointly(monkeypatch):
     """Few elements are enough, and two threads share them."""
-    monkeypatch.setattr(sweeps, "_LEAST", 1)
+    monkeypatch.setattr(joint_sweeps, "_LEAST", 1)
     monkeypatch.setattr(plans, "SHARED", 1)
     monkeypatch.setattr(counts, "_setting", counts._Setting())
     counts.set_threads(2)

@@ -17,14 +17,11 @@ from singanet.types import SweepSteps
 if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
-_LEAST = 1 << 16
-"""Elements from which compiling pays off within some hundred steps."""
-
 
 def joint_sweep(
     ops: PlannedOps, size: int, arrays: int, numbers: int, steps: SweepSteps
 ) -> CompiledPlan | None:
-    if size < _LEAST or not has_compiler() or any(name not in SWEPT for name, _, _ in steps):
+    if not has_compiler() or any(name not in SWEPT for name, _, _ in steps):
         return None
     runtime, key = ops.runtime(), (size, arrays, numbers, steps)
     plan: CompiledPlan | None = runtime and runtime.plan(_of_steps, key, size * len(steps))
