@@ -53,7 +53,9 @@ def _forward(
         rest = ops.ordered(case.x), _panels(ops, of_x), ops.ordered(bias)
     key = steps, n, size, inputs, kept, direction.reverse
     arrays = gates, h, c, panels, *rest
-    if not ops.runs(_plan, key, *arrays, passes=ops.passes(size)):
+    # The gates may be those of one step at a time.
+    passes = ops.passes(size + inputs) * (steps // len(gates))
+    if not ops.runs(_plan, key, *arrays, passes=passes):
         return None
     return RecurrentStates((h, c), (gates,) if keep else ())
 

@@ -9,8 +9,8 @@ from typing import Any
 _TURN = 0.02
 """Seconds of calls, or one call, whose mean counts: some time slices of the system."""
 
-_SELDOM = 64
-"""How many times the loss of a trial passes before the next one, at most."""
+_FIRST, _SELDOM = 8, 64
+"""How many times the loss of a trial passes before the next one, at first and at most."""
 
 
 class Faster:
@@ -18,8 +18,8 @@ class Faster:
 
     It calls the faster one. Beside other programs a thread waits for a core, so ``shared`` may
     become slower than ``alone``, and faster again. So the slower one is tried now and then: after
-    the time that its last trial has lost, and each time that it loses again after twice as long,
-    up to 64 times. ``seconds`` is the least time of ``alone``: while ``shared`` takes no longer,
+    8 times what its last trial has lost, and each time that it loses again after twice as long, up
+    to 64 times. ``seconds`` is the least time of ``alone``: while ``shared`` takes no longer,
     ``alone`` is not tried.
     """
 
@@ -34,7 +34,7 @@ class Faster:
         self._taken, self._least = [0.0, seconds], seconds
         self._present = self._usual = 0
         self._spent, self._calls = 0.0, 0
-        self._patience, self._next = 1, float("-inf")
+        self._patience, self._next = _FIRST, float("-inf")
 
     def __call__(self, *given: Any) -> Any:
         """The result of one of the functions."""
@@ -54,7 +54,7 @@ class Faster:
         self._spent, self._calls = 0.0, 0
         best = 0 if taken[0] <= taken[1] else 1
         if best != self._usual:
-            self._usual, self._patience = best, 1
+            self._usual, self._patience = best, _FIRST
         elif present != best:
             self._patience = min(2 * self._patience, _SELDOM)
         elif now >= self._next and (present or taken[0] > self._least):
