@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LEAST = 1 << 16
 """Bytes that a call reads, from which threads share it: two microseconds, ten hand-overs."""
+_MANY = 4
+"""Short calls in a row from which they release Python's lock: a millisecond at most."""
 _LINE = 64
 """Bytes that a core's cache reads and writes together."""
 
@@ -120,8 +122,13 @@ def _joined(row: list[Any], jobs: Jobs | None) -> list[Work]:
     if jobs is not None and not may_fail and not any(isinstance(c, ThreadCount) for c in row):
         stages = [stage for call in natives for stage in _stages(call, jobs.threads)]
         if any(len(stage) > 1 for stage in stages):
-            return jobs.share(_merged(stages), all(call.brief for call in natives))
+            return jobs.share(_merged(stages), _are_brief(natives))
     return row if len(natives) < 2 else [Chain(row)]
+
+
+def _are_brief(natives: Sequence[NativeCall]) -> bool:
+    """Whether the calls keep Python's lock, which a part on another thread would wait for."""
+    return len(natives) < _MANY and all(call.brief for call in natives)
 
 
 def _stages(call: NativeCall, threads: int) -> Stages:
@@ -154,7 +161,7 @@ class Chain:
         natives = [call for call in rest if isinstance(call, NativeCall)]
         self._raise = next((call.failed for call in natives if call.failed is not None), None)
         given = address(self._records), address(self._failed), len(rest)
-        self._call = compiled_call(function_of("calls"), given, all(call.brief for call in natives))
+        self._call = compiled_call(function_of("calls"), given, _are_brief(natives))
 
     def __call__(self) -> None:
         """Make the calls. Errors: the error of the last one that failed."""
