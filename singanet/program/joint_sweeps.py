@@ -14,8 +14,8 @@ from singanet.types import Array
 Operand = Ref | Array
 """An array of the program, or a number: one without axes, the program's or a constant."""
 
-_LEAST = 1 << 16
-"""Elements from which compiling pays off within some hundred steps."""
+_LEAST = 1 << 19
+"""Elements from which compiling pays: LLVM itself takes some 4 MB. Fewer stay in a cache."""
 
 
 class JoinedStep(Protocol):
