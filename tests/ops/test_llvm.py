@@ -715,7 +715,7 @@ def test_calls_in_a_row_are_one_of_c():
 
 @pytest.mark.parametrize(("count", "keeps"), [(2, True), (3, True), (4, False), (40, False)])
 def test_many_short_calls_in_a_row_release_pythons_lock(count, keeps):
-    """Else the other part of a divided prediction waits for all of them."""
+    """Else other threads of Python wait for all of them."""
     calls = [native(lambda *_: 0, k) for k in range(count)]
     for call in calls:
         call.brief = True

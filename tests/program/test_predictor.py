@@ -26,9 +26,7 @@ from singanet.layers import (
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.ops import threads
-from singanet.ops.workers import side_by_side
 from singanet.optimizer import SGD, Adam
-from singanet.program.prediction import divided
 from singanet.program.prediction.compiled import CAPACITY
 from singanet.program.prediction.constant import ConstantArray, ConstantDense, numbered, order_of
 from singanet.testing import strict_device
@@ -931,15 +929,13 @@ def test_layers_in_python_run_between_kernels_there(kind, rng):
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    """Two threads, also on one core, to which all samples are given that may be divided."""
+    """Two threads, also on one core."""
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     threads._changed(2)
-    monkeypatch.setattr(divided, "_MOST", np.inf)
-    monkeypatch.setattr(divided, "_LEAST", -np.inf)
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name not in READY])
-def test_threads_divide_the_samples(name, two_threads):
+def test_threads_share_the_kernels(name, two_threads):
     """With the bits of one thread, and into the caller's array, also when a thread is new."""
     net = NETS[name]()
     x = fed(net, 17)
@@ -954,24 +950,6 @@ def test_threads_divide_the_samples(name, two_threads):
     out = {key: np.zeros_like(part) for key, part in named(made).items()}
     assert predictor(x, out=out if isinstance(made, dict) else out[""]) is not None
     np.testing.assert_equal(parts(out), wanted)
-    for program in predictor._programs:
-        # Kernels may differ by the number of samples, and then no program is divided.
-        is_divided = isinstance(program, divided.DividedPrediction)
-        # A link that is a user's own function comes after the program.
-        has_link = name == "users' link"
-        runs = side_by_side, divided.in_turn
-        for run in runs if is_divided and not has_link else ():
-            made = program._by(run, program.memory(program.arena_bytes), x)
-            np.testing.assert_equal(parts(made), wanted)
-
-
-def test_samples_are_divided_if_that_pays(monkeypatch, two_threads):
-    for most, is_divided in ((np.inf, True), (0, False)):
-        monkeypatch.setattr(divided, "_MOST", most)
-        predictor = small_net().predictor()
-        predictor(rows(8))
-        (program,) = predictor._programs
-        assert isinstance(program, divided.DividedPrediction) == is_divided
 
 
 def test_an_error_names_the_sample_of_the_whole_batch(two_threads):

@@ -127,7 +127,7 @@ def _joined(row: list[Any], jobs: Jobs | None) -> list[Work]:
 
 
 def _are_brief(natives: Sequence[NativeCall]) -> bool:
-    """Whether the calls keep Python's lock, which a part on another thread would wait for."""
+    """Whether the calls keep Python's lock, which other threads would wait for."""
     return len(natives) < _MANY and all(call.brief for call in natives)
 
 

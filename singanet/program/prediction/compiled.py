@@ -42,13 +42,7 @@ from singanet.program.prediction.constant import (
     for_constants,
     make_constants,
 )
-from singanet.program.prediction.divided import (
-    DividedPrediction,
-    PredictionProgram,
-    divided,
-    is_divisible,
-)
-from singanet.program.prediction.shared import SharedPrediction
+from singanet.program.prediction.shared import PredictionProgram, SharedPrediction
 from singanet.program.replay.replay import Bound
 from singanet.program.replay.shared_arena import SharedArena, facts, shapes_of_feed
 from singanet.program.trace.foreign_code import is_own
@@ -396,7 +390,7 @@ class CompiledNet:
             return None
         with self._net.constants.lock:
             try:
-                program: PredictionProgram = _divided(self._net, feed) or _whole(self._net, feed)
+                program = _program(self._net, feed)
             except NotRecordableError as error:
                 mine.refused[key] = str(error)
                 return None
@@ -427,10 +421,6 @@ class Prediction:
         """The constants that it reads."""
         return list(self.recording.outside.values())
 
-    def again(self) -> Prediction:
-        """The same program, to be bound to an arena of its own."""
-        return Prediction(self.recording, self.notes)
-
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
         self._bound, self._calls, self._taken, self._found = None, [], list, None
@@ -451,11 +441,6 @@ class Prediction:
         for call in self._calls:
             call()
         return self._taken() if out is None else put(self._found, out)
-
-    @staticmethod
-    def put(found: Any, out: Any) -> Any:
-        """See the function `put`."""
-        return put(found, out)
 
     def report(self) -> ProgramReport:
         """Its report."""
@@ -542,7 +527,7 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     return Prediction(recording, recorder.notes)
 
 
-def _whole(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction | SharedPrediction:
+def _program(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction | SharedPrediction:
     """The program, and later one of a single thread, if threads share its kernels."""
     program, ops = _recorded(net, feed), net.device.ops
     jobs = ops.jobs() if ops.on_host else None
@@ -554,18 +539,6 @@ def _whole(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction | SharedPred
             return _recorded(net, given)
 
     return SharedPrediction(program, record, list(feed), jobs.is_busy)
-
-
-def _divided(net: ConstantNet, feed: Mapping[str, Any]) -> DividedPrediction | None:
-    """The program in parts for threads, if its samples may be divided and that pays."""
-    threads, side_by_side = net.device.ops.team()
-    if not net.device.ops.on_host or not is_divisible(net._execution_plan(), feed, threads):
-        return None
-
-    def by_layers(x: Any) -> Any:
-        return net.by_layers(x if type(x) is dict else dict.fromkeys(feed, x))
-
-    return divided(partial(_recorded, net), by_layers, feed, threads, side_by_side)
 
 
 def _read_in_python(recorder: Recorder) -> set[int]:

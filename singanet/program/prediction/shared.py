@@ -3,17 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from singanet.engine.backward import arrays_in
 from singanet.ops.threads import one_thread
 from singanet.program.ir import NotRecordableError
-from singanet.program.prediction.divided import PredictionPart, drawn, is_same, timed
 from singanet.program.prediction.faster import Faster
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.program.report import ProgramReport
+
+
+class PredictionProgram(Protocol):
+    """A recorded prediction: `compiled.Prediction` or `SharedPrediction`."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of its arena."""
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether much of the arena is never written."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Its Python steps, with reasons."""
+
+    @property
+    def memory(self) -> Callable[[int], Array]:
+        """The function that allocates its arena."""
+
+    @property
+    def outside(self) -> list[Array]:
+        """The constants that it reads."""
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+
+    def run(self, arena: Array, x: Any, out: Any = None) -> Any:
+        """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
+
+    def report(self) -> ProgramReport:
+        """Its report."""
+
+
+_ROUNDS = 16
+"""The most repetitions of a measurement."""
+
+_ENOUGH = 0.02
+"""Seconds after which a measurement is not repeated."""
 
 
 class SharedPrediction:
@@ -26,8 +68,8 @@ class SharedPrediction:
 
     def __init__(
         self,
-        program: PredictionPart,
-        record: Callable[[Mapping[str, Any]], PredictionPart],
+        program: PredictionProgram,
+        record: Callable[[Mapping[str, Any]], PredictionProgram],
         names: Sequence[str],
         is_busy: Callable[[], bool],
     ) -> None:
@@ -86,3 +128,32 @@ class SharedPrediction:
     def _by_one(self, arena: Array, x: Any, out: Any) -> Any:
         with one_thread():
             return self._alone.run(arena, x, out)
+
+
+def drawn(array: Array) -> Array:
+    """Random numbers in the place of an array of floats."""
+    if array.dtype.kind != "f":
+        return array
+    return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
+
+
+def timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, float]:
+    """The outputs for ``x``, and the least time in seconds: this thread's processor time."""
+    arena = program.memory(program.arena_bytes)
+    given = x if len(x) > 1 else next(iter(x.values()))
+    # The first run binds the program and fills caches.
+    made = program.run(arena, given)
+    least, begin = np.inf, thread_time()
+    for _ in range(_ROUNDS):
+        start = thread_time()
+        made = program.run(arena, given)
+        least = min(least, thread_time() - start)
+        if thread_time() - begin > _ENOUGH:
+            break
+    program.forget()
+    return made, least
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same bits."""
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
