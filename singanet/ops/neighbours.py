@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
@@ -31,7 +33,13 @@ Without contention it is below 0.02, apart from moments.
 KEPT = "singanet neighbours"
 """The name of the thread that makes a team sleep."""
 
-_TWICE, _CALM = 2, 10
+_TURN = 150_000
+"""Nanoseconds that a thread may wait when it wakes, even if its core is free.
+
+A virtual machine's idle core takes some 50 microseconds to wake.
+"""
+
+_TWICE, _CALM = 2, 4
 """Measurements in a row after which contention counts as started, and as ended."""
 
 _OFTEN = 4
@@ -50,6 +58,37 @@ class Waiting(Protocol):
     def note_busy(self, busy: bool) -> None:
         """Note whether other processes use the cores."""
 
+    def make_way(self) -> None:
+        """Keep the threads away from the core of the calling thread."""
+
+
+class Crew:
+    """The threads that work for a caller, and leave its core to it.
+
+    The system may wake a thread on the core of its waker although another core is free. The woken
+    thread then waits for the rest of a time slice, and its caller for it.
+    """
+
+    def __init__(self, members: Iterable[int]) -> None:
+        self._allowed: dict[int, set[int]] = {}
+        for member in members:
+            with suppress(OSError):
+                self._allowed[member] = os.sched_getaffinity(member)
+        self._core_of_caller = ctypes.PyDLL(None).sched_getcpu
+        self._core = -1
+
+    def make_way(self) -> None:
+        """Forbid the threads the core of the calling thread, if they may use another."""
+        core = self._core_of_caller()
+        if core == self._core:
+            return
+        self._core = core
+        for member, allowed in self._allowed.items():
+            # A thread may have ended; a forked child has none of them.
+            if (TASKS / str(member)).exists():
+                with suppress(OSError):
+                    os.sched_setaffinity(member, allowed - {core} or allowed)
+
 
 class Neighbours:
     """A watch that lets OpenMP's idle threads sleep at once while other processes use the cores.
@@ -65,7 +104,8 @@ class Neighbours:
     def __init__(self, region: Waiting) -> None:
         self._region = region
         self._lock = threading.Lock()
-        self._next = self._since = self._waited = self._worked = self._alike = 0
+        self._next = self._since = self._worked = self._alike = 0
+        self._waits: dict[str, tuple[int, int]] = {}
         self._free: threading.Event | None = None
 
     @property
@@ -78,26 +118,29 @@ class Neighbours:
         return _LOOK // _OFTEN if self.near else _LOOK
 
     def look(self) -> None:
-        """Measure, if the interval has passed."""
+        """Measure, if the interval has passed; let the threads leave the caller's core."""
+        self._region.make_way()
         now = perf_counter_ns()
         if now < self._next or not self._lock.acquire(blocking=False):
             return
         try:
-            waited, worked, passed = _waited(), thread_time_ns(), now - self._since
-            contended = waited - self._waited > _CONTENDED * passed
+            waits, worked, passed = _waits(), thread_time_ns(), now - self._since
+            contended = _waited(self._waits, waits) > _CONTENDED * passed
             # A kernel may take longer than a pause if its threads wait for each other.
             paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
             soon = paused or (contended and _put_apart())
             if not soon and passed >= self._pace:
-                self._judge(contended)
-            self._since, self._waited, self._worked = now, waited, worked
+                self._judge(contended, passed)
+            self._since, self._waits, self._worked = now, waits, worked
             self._next = now + (_SOON if soon else self._pace)
         finally:
             self._lock.release()
 
-    def _judge(self, contended: bool) -> None:
-        # Count the measurements in a row that contradict the state.
-        self._alike = self._alike + 1 if contended != self.near else 0
+    def _judge(self, contended: bool, passed: int) -> None:
+        # Count the measurements in a row that contradict the state. One without contention may have
+        # taken as long as several.
+        count = max(1, passed // self._pace) if self.near else 1
+        self._alike = self._alike + count if contended != self.near else 0
         if self._alike < (_CALM if self.near else _TWICE):
             return
         self._alike = 0
@@ -116,13 +159,23 @@ class Neighbours:
         free.wait()
 
 
-def _waited() -> int:
-    """Return the nanoseconds that threads of this process have waited for a core."""
-    total = 0
+def _waits() -> dict[str, tuple[int, int]]:
+    """Return, by thread, the nanoseconds it has waited for a core, and how often it got one."""
+    found = {}
     for task in TASKS.iterdir():
         # A thread may have ended.
-        with suppress(OSError, IndexError):
-            total += int((task / "schedstat").read_bytes().split()[1])
+        with suppress(OSError, ValueError):
+            _, waited, turns = (task / "schedstat").read_bytes().split()
+            found[task.name] = int(waited), int(turns)
+    return found
+
+
+def _waited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]) -> int:
+    """Return the nanoseconds that threads have waited since, beyond the time to wake."""
+    total = 0
+    for thread, (waited, turns) in now.items():
+        was, had = before.get(thread, (0, 0))
+        total += max(0, waited - was - _TURN * (turns - had))
     return total
 
 

@@ -344,10 +344,11 @@ class Waits:
 
     def __init__(self, monkeypatch):
         self.now = self.waited = self.worked = 1
+        self.turns = 0
         self.begun, self.collide, self.parted, self.busy = [], False, 0, False
         monkeypatch.setattr(neighbours, "perf_counter_ns", lambda: self.now)
         monkeypatch.setattr(neighbours, "thread_time_ns", lambda: self.worked)
-        monkeypatch.setattr(neighbours, "_waited", lambda: self.waited)
+        monkeypatch.setattr(neighbours, "_waits", lambda: {"1": (self.waited, self.turns)})
         monkeypatch.setattr(neighbours, "_put_apart", self.put_apart)
         self.watch = neighbours.Neighbours(self)
         self.watch.look()
@@ -358,6 +359,9 @@ class Waits:
 
     def begin(self, count):
         self.begun.append(count)
+
+    def make_way(self):
+        pass
 
     def note_busy(self, busy):
         self.busy = busy
@@ -391,12 +395,26 @@ def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(waits):
     now = [thread for thread in threading.enumerate() if thread not in before]
     held = [thread for thread in now if thread.name == neighbours.KEPT]
     assert len(held) == 1
-    assert waits.pass_by(9, 0.0)
+    assert waits.pass_by(3, 0.0, step=0.25)
     assert waits.pass_by(1, 0.4), "it was another one's pause"
-    assert not waits.pass_by(10, 0.0)
+    assert waits.pass_by(3, 0.0, step=0.25)
+    assert not waits.pass_by(1, 0.0, step=0.25)
     held[0].join(10)
     assert not held[0].is_alive()
     assert waits.begun == [max(2, threads.cores() - threads.default_threads() + 2)]
+
+
+def test_one_long_measurement_is_enough_to_be_alone(waits):
+    assert waits.pass_by(2, 0.4)
+    assert not waits.pass_by(1, 0.0)
+
+
+def test_threads_that_wake_often_are_no_contention(waits):
+    """Each time a free core takes some time to wake, up to a third of all here."""
+    waits.pass_by(5, 0.0)
+    for _ in range(20):
+        waits.turns += 100
+        assert not waits.pass_by(1, 0.3)
 
 
 def test_a_kernel_that_waits_for_long_is_no_pause(waits):
@@ -466,6 +484,26 @@ def test_two_on_one_core_are_put_apart_and_not_bound(two_cores, monkeypatch, tmp
         for process in spinning:
             process.kill()
             process.communicate()
+
+
+def test_a_crew_leaves_the_core_of_its_caller(two_cores):
+    go_on = threading.Event()
+    worker = threading.Thread(target=go_on.wait)
+    worker.start()
+    allowed = os.sched_getaffinity(worker.native_id)
+    crew = neighbours.Crew([worker.native_id, 2**22 + 1])
+    for core in two_cores:
+        os.sched_setaffinity(0, {core})
+        crew.make_way()
+        assert os.sched_getaffinity(worker.native_id) == allowed - {core}
+    os.sched_setaffinity(worker.native_id, {two_cores[0]})
+    bound = neighbours.Crew([worker.native_id])
+    os.sched_setaffinity(0, {two_cores[0]})
+    bound.make_way()
+    assert os.sched_getaffinity(worker.native_id) == {two_cores[0]}, "its user bound it"
+    go_on.set()
+    worker.join()
+    bound.make_way()
 
 
 def test_only_threads_that_run_have_a_core(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.base.processes import free_in_children
 from singanet.ops.compiled.calls import Jobs, aligned, function_of
-from singanet.ops.neighbours import TASKS, Neighbours
+from singanet.ops.neighbours import TASKS, Crew, Neighbours
 from singanet.ops.threads import cores
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -32,6 +32,8 @@ class Pool:
         self._memory = aligned(LINE * len(POOL))
         self._busy = np.zeros(1, np.int64)
         self._states: list[object] = []
+        self._crew: Crew | None = None
+        self._members: list[int] = []
         self._lock = free_in_children(Lock())
         self._watch = Neighbours(self) if TASKS.is_dir() and cores() > 1 else None
         given = {
@@ -58,12 +60,21 @@ class Pool:
         """Let jobs run on the calling thread, and the others sleep, while the cores are busy."""
         self._busy[0] = busy
 
+    def make_way(self) -> None:
+        """Keep the threads away from the core of the calling thread."""
+        if self._crew is not None:
+            self._crew.make_way()
+
     def _begin(self) -> None:
         state, serve = aligned(8), function_of("serve").call
         self._states.append(state)
         given = address(self._memory), address(state), len(self._states)
         # An interrupt may leave one that was not started; jobs do without it.
-        Thread(target=serve, args=given, name="singanet pool", daemon=True).start()
+        thread = Thread(target=serve, args=given, name="singanet pool", daemon=True)
+        thread.start()
+        if thread.native_id is not None and self._watch is not None:
+            self._members.append(thread.native_id)
+            self._crew = Crew(self._members)
 
 
 def is_offered() -> bool:

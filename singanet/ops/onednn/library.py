@@ -20,7 +20,7 @@ import numpy as np
 
 from singanet.errors import BackendError
 from singanet.ops.compiled.calls import Jobs, LookAround, ThreadCount
-from singanet.ops.neighbours import TASKS, Neighbours
+from singanet.ops.neighbours import TASKS, Crew, Neighbours
 from singanet.ops.onednn.binding import Version, declare
 from singanet.ops.workers import do
 from singanet.types import Parts
@@ -53,6 +53,12 @@ def long_waits() -> Iterator[None]:
 _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
+class _Mine(threading.local):
+    """The OpenMP threads of the calling thread, which has a team of its own."""
+
+    crew: Crew | None = None
+
+
 class Region:
     """GNU's ``GOMP_parallel``, which runs a function on a team of OpenMP's threads."""
 
@@ -64,6 +70,8 @@ class Region:
         self._number = c.omp_get_thread_num
         self.neighbours: Neighbours | None = None
         self._busy = np.zeros(1, np.int64)
+        self._mine = _Mine()
+        self.threads = 1
 
     def jobs(self, threads: int, look: Callable[[], None] | None) -> Jobs:
         """Return the maker of jobs for ``threads`` threads."""
@@ -76,6 +84,22 @@ class Region:
     def note_busy(self, busy: bool) -> None:
         """Let jobs run on the calling thread while other processes use the cores."""
         self._busy[0] = busy
+
+    def make_way(self) -> None:
+        """Keep the calling thread's team of ``threads`` away from its core."""
+        crew = self._mine.crew
+        if crew is None:
+            crew = self._mine.crew = self._gathered()
+        crew.make_way()
+
+    def _gathered(self) -> Crew:
+        caller, members = threading.get_native_id(), set[int]()
+
+        def note(_: Any) -> None:
+            members.add(threading.get_native_id())
+
+        self._parallel(_Body(note), None, self.threads, 0)
+        return Crew(members - {caller})
 
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.

@@ -43,6 +43,7 @@ class Runtime(PlanRuntime):
             look = None if near is None else near.look
             self.team = Team(library.c.omp_set_num_threads, look)
             if region is not None:
+                region.threads = max(region.threads, threads)
                 shared = region.side_by_side
                 jobs = region.jobs(threads, look) if has_compiler() else None
         if threads > 1:

@@ -61,9 +61,9 @@ _ENOUGH = 0.02
 class SharedPrediction:
     """A prediction by ``program``, whose kernels threads share.
 
-    Beside other programs one thread may take less time: `Faster` chooses. Its program is recorded
-    by ``record`` when the cores are busy for the first time, and serves if it gives the same bits,
-    which is tried with random numbers. ``names`` are those of the inputs.
+    While other programs use the cores, one thread may take less time: `Faster` chooses. Its program
+    is recorded by ``record`` when the cores are busy for the first time, and serves if it gives the
+    same bits, which is tried with random numbers. ``names`` are those of the inputs.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class SharedPrediction:
 
     def run(self, arena: Array, x: Any, out: Any = None) -> Any:
         """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
-        if not self._is_known and self._is_busy():
+        if not self._is_busy():
+            return self._program.run(arena, x, out)
+        if not self._is_known:
             self._is_known = True
             self._learn(x if type(x) is dict else dict.fromkeys(self._names, x))
         # The next call has a larger arena, if one thread needs it.
