@@ -42,6 +42,9 @@ A virtual machine's idle core takes some 50 microseconds to wake.
 _TWICE, _CALM = 2, 4
 """Measurements in a row after which contention counts as started, and as ended."""
 
+_AGAIN, _MOST_CALM = 1_000_000_000, 64
+"""Nanoseconds within which contention that returns had not ended, and the most `_CALM` then."""
+
 _OFTEN = 4
 """The factor of the measuring rate during contention, when kernels are slow."""
 
@@ -106,6 +109,7 @@ class Neighbours:
         self._lock = threading.Lock()
         self._next = self._since = self._worked = self._alike = 0
         self._waits: dict[str, tuple[int, int]] = {}
+        self._calm, self._ended = _CALM, -_AGAIN
         self._free: threading.Event | None = None
 
     @property
@@ -130,25 +134,28 @@ class Neighbours:
             paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
             soon = paused or (contended and _put_apart())
             if not soon and passed >= self._pace:
-                self._judge(contended, passed)
+                self._judge(contended, passed, now)
             self._since, self._waits, self._worked = now, waits, worked
             self._next = now + (_SOON if soon else self._pace)
         finally:
             self._lock.release()
 
-    def _judge(self, contended: bool, passed: int) -> None:
+    def _judge(self, contended: bool, passed: int, now: int) -> None:
         # Count the measurements in a row that contradict the state. One without contention may have
         # taken as long as several.
         count = max(1, passed // self._pace) if self.near else 1
         self._alike = self._alike + count if contended != self.near else 0
-        if self._alike < (_CALM if self.near else _TWICE):
+        if self._alike < (self._calm if self.near else _TWICE):
             return
         self._alike = 0
         if self._free is not None:
+            self._ended = now
             self._free.set()
             self._free = None
             self._region.note_busy(False)
         else:
+            again = now - self._ended < _AGAIN
+            self._calm = min(2 * self._calm, _MOST_CALM) if again else _CALM
             self._region.note_busy(True)
             self._free = threading.Event()
             threading.Thread(None, self._hold, KEPT, (self._free,), daemon=True).start()

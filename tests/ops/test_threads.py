@@ -409,6 +409,16 @@ def test_one_long_measurement_is_enough_to_be_alone(waits):
     assert not waits.pass_by(1, 0.0)
 
 
+def test_contention_that_returns_at_once_ends_later(waits):
+    for needed in (4, 8, 16, 32, 64, 64):
+        assert waits.pass_by(2, 0.4)
+        assert waits.pass_by(needed - 1, 0.0, step=0.25)
+        assert not waits.pass_by(1, 0.0, step=0.25)
+    waits.pass_by(50, 0.0)
+    assert waits.pass_by(2, 0.4)
+    assert not waits.pass_by(4, 0.0, step=0.25)
+
+
 def test_threads_that_wake_often_are_no_contention(waits):
     """Each time a free core takes some time to wake, up to a third of all here."""
     waits.pass_by(5, 0.0)
