@@ -65,7 +65,7 @@ class Waiting(Protocol):
         """Keep the threads away from the core of the calling thread."""
 
 
-class Crew:
+class Helpers:
     """The threads that work for a caller, and leave its core to it.
 
     The system may wake a thread on the core of its waker although another core is free. The woken

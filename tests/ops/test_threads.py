@@ -501,13 +501,13 @@ def test_a_crew_leaves_the_core_of_its_caller(two_cores):
     worker = threading.Thread(target=go_on.wait)
     worker.start()
     allowed = os.sched_getaffinity(worker.native_id)
-    crew = neighbours.Crew([worker.native_id, 2**22 + 1])
+    crew = neighbours.Helpers([worker.native_id, 2**22 + 1])
     for core in two_cores:
         os.sched_setaffinity(0, {core})
         crew.make_way()
         assert os.sched_getaffinity(worker.native_id) == allowed - {core}
     os.sched_setaffinity(worker.native_id, {two_cores[0]})
-    bound = neighbours.Crew([worker.native_id])
+    bound = neighbours.Helpers([worker.native_id])
     os.sched_setaffinity(0, {two_cores[0]})
     bound.make_way()
     assert os.sched_getaffinity(worker.native_id) == {two_cores[0]}, "its user bound it"

@@ -16,7 +16,7 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.base.processes import free_in_children
 from singanet.ops.compiled.calls import Jobs, aligned, function_of
-from singanet.ops.neighbours import TASKS, Crew, Neighbours
+from singanet.ops.neighbours import TASKS, Helpers, Neighbours
 from singanet.ops.threads import cores
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -32,7 +32,7 @@ class Pool:
         self._memory = aligned(LINE * len(POOL))
         self._busy = np.zeros(1, np.int64)
         self._states: list[object] = []
-        self._crew: Crew | None = None
+        self._crew: Helpers | None = None
         self._members: list[int] = []
         self._lock = free_in_children(Lock())
         self._watch = Neighbours(self) if TASKS.is_dir() and cores() > 1 else None
@@ -74,7 +74,7 @@ class Pool:
         thread.start()
         if thread.native_id is not None and self._watch is not None:
             self._members.append(thread.native_id)
-            self._crew = Crew(self._members)
+            self._crew = Helpers(self._members)
 
 
 def is_offered() -> bool:

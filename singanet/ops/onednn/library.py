@@ -20,7 +20,7 @@ import numpy as np
 
 from singanet.errors import BackendError
 from singanet.ops.compiled.calls import Jobs, LookAround, ThreadCount
-from singanet.ops.neighbours import TASKS, Crew, Neighbours
+from singanet.ops.neighbours import TASKS, Helpers, Neighbours
 from singanet.ops.onednn.binding import Version, declare
 from singanet.ops.workers import do
 from singanet.types import Parts
@@ -53,10 +53,10 @@ def long_waits() -> Iterator[None]:
 _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _Mine(threading.local):
+class _OwnTeam(threading.local):
     """The OpenMP threads of the calling thread, which has a team of its own."""
 
-    crew: Crew | None = None
+    crew: Helpers | None = None
 
 
 class Region:
@@ -70,7 +70,7 @@ class Region:
         self._number = c.omp_get_thread_num
         self.neighbours: Neighbours | None = None
         self._busy = np.zeros(1, np.int64)
-        self._mine = _Mine()
+        self._mine = _OwnTeam()
         self.threads = 1
 
     def jobs(self, threads: int, look: Callable[[], None] | None) -> Jobs:
@@ -92,14 +92,14 @@ class Region:
             crew = self._mine.crew = self._gathered()
         crew.make_way()
 
-    def _gathered(self) -> Crew:
+    def _gathered(self) -> Helpers:
         caller, members = threading.get_native_id(), set[int]()
 
         def note(_: Any) -> None:
             members.add(threading.get_native_id())
 
         self._parallel(_Body(note), None, self.threads, 0)
-        return Crew(members - {caller})
+        return Helpers(members - {caller})
 
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.
