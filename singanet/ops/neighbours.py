@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
@@ -72,13 +71,16 @@ class Helpers:
     thread then waits for the rest of a time slice, and its caller for it.
     """
 
-    def __init__(self, members: Iterable[int]) -> None:
+    def __init__(self) -> None:
         self._allowed: dict[int, set[int]] = {}
-        for member in members:
-            with suppress(OSError):
-                self._allowed[member] = os.sched_getaffinity(member)
         self._core_of_caller = ctypes.PyDLL(None).sched_getcpu
         self._core = -1
+
+    def add(self, member: int) -> None:
+        """Add a thread, by its system's id."""
+        with suppress(OSError):
+            self._allowed[member] = os.sched_getaffinity(member)
+            self._core = -1
 
     def make_way(self) -> None:
         """Forbid the threads the core of the calling thread, if they may use another."""

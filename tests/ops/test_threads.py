@@ -496,18 +496,21 @@ def test_two_on_one_core_are_put_apart_and_not_bound(two_cores, monkeypatch, tmp
             process.communicate()
 
 
-def test_a_crew_leaves_the_core_of_its_caller(two_cores):
+def test_helpers_leave_the_core_of_its_caller(two_cores):
     go_on = threading.Event()
     worker = threading.Thread(target=go_on.wait)
     worker.start()
     allowed = os.sched_getaffinity(worker.native_id)
-    crew = neighbours.Helpers([worker.native_id, 2**22 + 1])
+    helpers = neighbours.Helpers()
+    for member in (worker.native_id, 2**22 + 1):
+        helpers.add(member)
     for core in two_cores:
         os.sched_setaffinity(0, {core})
-        crew.make_way()
+        helpers.make_way()
         assert os.sched_getaffinity(worker.native_id) == allowed - {core}
     os.sched_setaffinity(worker.native_id, {two_cores[0]})
-    bound = neighbours.Helpers([worker.native_id])
+    bound = neighbours.Helpers()
+    bound.add(worker.native_id)
     os.sched_setaffinity(0, {two_cores[0]})
     bound.make_way()
     assert os.sched_getaffinity(worker.native_id) == {two_cores[0]}, "its user bound it"

@@ -32,8 +32,7 @@ class Pool:
         self._memory = aligned(LINE * len(POOL))
         self._busy = np.zeros(1, np.int64)
         self._states: list[object] = []
-        self._crew: Helpers | None = None
-        self._members: list[int] = []
+        self._helpers = Helpers()
         self._lock = free_in_children(Lock())
         self._watch = Neighbours(self) if TASKS.is_dir() and cores() > 1 else None
         given = {
@@ -62,8 +61,7 @@ class Pool:
 
     def make_way(self) -> None:
         """Keep the threads away from the core of the calling thread."""
-        if self._crew is not None:
-            self._crew.make_way()
+        self._helpers.make_way()
 
     def _begin(self) -> None:
         state, serve = aligned(8), function_of("serve").call
@@ -72,9 +70,8 @@ class Pool:
         # An interrupt may leave one that was not started; jobs do without it.
         thread = Thread(target=serve, args=given, name="singanet pool", daemon=True)
         thread.start()
-        if thread.native_id is not None and self._watch is not None:
-            self._members.append(thread.native_id)
-            self._crew = Helpers(self._members)
+        if thread.native_id is not None:
+            self._helpers.add(thread.native_id)
 
 
 def is_offered() -> bool:

@@ -56,7 +56,7 @@ _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 class _OwnTeam(threading.local):
     """The OpenMP threads of the calling thread, which has a team of its own."""
 
-    crew: Helpers | None = None
+    helpers: Helpers | None = None
 
 
 class Region:
@@ -87,19 +87,20 @@ class Region:
 
     def make_way(self) -> None:
         """Keep the calling thread's team of ``threads`` away from its core."""
-        crew = self._mine.crew
-        if crew is None:
-            crew = self._mine.crew = self._gathered()
-        crew.make_way()
+        helpers = self._mine.helpers
+        if helpers is None:
+            helpers = self._mine.helpers = self._gathered()
+        helpers.make_way()
 
     def _gathered(self) -> Helpers:
-        caller, members = threading.get_native_id(), set[int]()
+        caller, helpers = threading.get_native_id(), Helpers()
 
         def note(_: Any) -> None:
-            members.add(threading.get_native_id())
+            if (member := threading.get_native_id()) != caller:
+                helpers.add(member)
 
         self._parallel(_Body(note), None, self.threads, 0)
-        return Helpers(members - {caller})
+        return helpers
 
     def side_by_side(self, parts: Parts) -> None:
         """Run the parts, each on the first free thread. Errors: the first error of a part.
