@@ -1,7 +1,8 @@
 """Run the steps of LSTM layers by functions compiled with LLVM.
 
-Threads share the samples, which do not wait for each other. Of few samples they share the units,
-step by step: each core's cache then has its own part of the weight.
+Threads share the units, step by step: each core's cache then has its own part of the weight. They
+share the samples, which do not wait for each other, if the units are uneven or the gradients would
+wait twice a step, unless the samples are few.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ROOM = 2
 """Inputs for each sample up to which reading their weight at each step takes less than gates."""
 
 _SAMPLES = 4
-"""Samples of a thread whose products take as long as reading the weight from its cache."""
+"""Samples of a thread whose gradients take longer than reading the weight from a far cache."""
 
 
 def _forward(
@@ -110,7 +111,8 @@ def _plan(
     crew: Crew, steps: int, n: int, size: int, inputs: int, kept: bool, reverse: bool
 ) -> CompiledPlan:
     """Operands: the gates, h, c, the weight in panels; x, its weight in panels and the bias."""
-    stages = _stages(crew, steps, n, size, (reverse, reverse), 1, (inputs, int(kept)))
+    numbers = inputs, int(kept)
+    stages = _stages(crew, crew.joined, steps, n, size, (reverse, reverse), 1, numbers)
     reads = (1, 2, 3, 4, 5, 6) if inputs else (0, 1, 2, 3, 4, 5, 6)
     return CompiledPlan(crew, _function(), stages, reads, writes=(0, 1, 2))
 
@@ -121,13 +123,14 @@ def _back_plan(
     """Operands: the gradients of the gates, dh, dc, the gates, c, the weight, dy."""
     parts, rest = cuts(size // LANES, crew.threads), (0,) * 4
     arranged = [(n, size, *rest, 0, 0, *some, *rest) for some in parts]
-    stages = [arranged, *_stages(crew, steps, n, size, (not reverse, reverse), 2, ())]
+    stages = [arranged, *_stages(crew, crew.threads, steps, n, size, (not reverse, reverse), 2, ())]
     reads, room = tuple(range(1, 6 + sloped)), 4 * 4 * size * size
     return CompiledPlan(crew, _back_function(sloped), stages, reads, (0, 1, 2), room)
 
 
 def _stages(
     crew: Crew,
+    threads: int,
     steps: int,
     n: int,
     size: int,
@@ -143,15 +146,16 @@ def _stages(
     (backwards, reverse), vectors = order, size // LANES
     first, by = (steps - 1, -1) if backwards else (0, 1)
     laid = (0, 0) * (parts - 1)
-    if crew.threads == 1 or crew.jobs is None or n >= _SAMPLES * crew.threads:
+    by_units = n < _SAMPLES * threads or (parts == 1 and vectors % threads == 0)
+    if threads == 1 or crew.jobs is None or not by_units:
         whole = n, size, first, by, steps, int(reverse), *numbers
-        return [[(*whole, *some, *laid, *(0, vectors) * parts) for some in cuts(n, crew.threads)]]
+        return [[(*whole, *some, *laid, *(0, vectors) * parts) for some in cuts(n, threads)]]
     stages = []
     for k in range(steps):
         step = n, size, first + k * by, by, 1, int(reverse), *numbers, 0, n, *laid
         for part in range(parts):
             before, after = (0, 0) * part, (0, 0) * (parts - part - 1)
-            some = cuts(vectors, crew.threads)
+            some = cuts(vectors, threads)
             stages.append([(*step, *before, *units, *after) for units in some])
     return stages
 
