@@ -149,9 +149,10 @@ def test_no_array_of_all_scores_is_made(monkeypatch):
     net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=head(h), seed=1)
     (x, y), rule = np.random.default_rng(0).integers(0, words, (2, 1, steps)), SGD(lr=0.1)
     monkeypatch.setattr(head_loss, "BLOCK", 1 << 21)
-    whole, planned = steps * words * 4, net.memory(1, rule).total
+    whole, planned = steps * words * 4, net.memory(1, rule)
     assert peak_of(lambda: [net.step(x, y, rule) for _ in range(3)]) < whole / 3
-    assert planned < whole / 3
+    # Kernels that earlier tests compiled count as well.
+    assert planned.total - planned.parts["kernels"] < whole / 3
     monkeypatch.setattr(head_loss, "BLOCK", 1 << 30)
     net.programs.clear()
     assert net.memory(1, rule).total > whole
