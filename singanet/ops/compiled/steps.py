@@ -113,6 +113,13 @@ def silu_slopes() -> Code:
     return code
 
 
+def softmax_of() -> Code:
+    """Write a function of the softmax of rows: `softmax_rows` without logarithms."""
+    code = Code("softmax_of", pointers=2, numbers=3)
+    _softmax(code, *code.arguments[:2], None, *code.arguments[2:])
+    return code
+
+
 def softmax_rows() -> Code:
     """Write a function of the softmax of rows, and of the logarithms of their sums.
 
@@ -120,7 +127,12 @@ def softmax_rows() -> Code:
     row, and the range of rows.
     """
     code = Code("softmax_rows", pointers=3, numbers=3)
-    y, logs, x, size, *rows = code.arguments
+    y, logs, x, *numbers = code.arguments
+    _softmax(code, y, x, logs, *numbers)
+    return code
+
+
+def _softmax(code: Code, y: Value, x: Value, logs: Value | None, size: Value, *rows: Value) -> None:
     vectors = 0, code.whole(code.sum(size, LANES - 1), LANES)
     lowest = code.number(-float("inf"))
     with code.each(*rows) as row:
@@ -147,14 +159,14 @@ def softmax_rows() -> Code:
         _each_vector(code, vectors, size, add, sums)
         total = code.total(sums["sum"])
         inverse = code.divide(code.number(1.0), total)
-        log = code.add(code.logarithm(total), top)
-        code.store_some(log, logs, code.times(row, FLOAT), code.first(1))
+        if logs is not None:
+            log = code.add(code.logarithm(total), top)
+            code.store_some(log, logs, code.times(row, FLOAT), code.first(1))
 
         def divide(some: _Lanes) -> None:
             some.store(code.multiply(some.floats(made), inverse), made)
 
         _each_vector(code, vectors, size, divide)
-    return code
 
 
 class _Lanes(NamedTuple):

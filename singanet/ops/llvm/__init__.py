@@ -53,6 +53,7 @@ class LlvmOps(PlannedOps):
     multiplier = kernels.multiplier
     l2_norm = in_order(few.l2_norm, last=normalise.l2_norm)
     l2_norm_backward = in_order(few.l2_norm_backward, last=normalise.l2_norm_backward)
+    softmax = in_order(few.softmax, last=scores.softmax)
     softmax_log_sum = in_order(few.softmax_log_sum, last=scores.softmax_log_sum)
     rotate = in_order(few.rotate, last=scores.rotate)
     combine = in_order(kernels.of_sum, last=pointwise.combine)

@@ -35,6 +35,8 @@ def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
+SCORES = 1 << 13
+"""Scores from which a kernel of their softmax is faster than NumPy's calls."""
 _FEW = 4
 """Rows up to which the time goes into reading the matrix."""
 _SOME, _OF_LINES = 16, 8
@@ -431,6 +433,24 @@ silu_backward = Route(
         and ops.serves(1, dy)
     ),
 )
+
+
+def _softmax(ops: PlannedOps, x: Array, axis: int = -1) -> Array | None:
+    y: Array = ops.xp.empty(x.shape, np.float32)
+    return y if ops.runs(_softmax_of, (_of_rows(x), x.shape[-1]), y, ops.ordered(x)) else None
+
+
+def _softmax_of(crew: Crew, rows: int, size: int) -> CompiledPlan:
+    """Operands: the results, the rows."""
+    return _step(crew, "softmax_of", (size,), rows, (1,), (0,))
+
+
+def _softmax_is_served(ops: PlannedOps, x: Array, axis: int = -1) -> bool:
+    rows = axis in (-1, x.ndim - 1) and not ops.narrow and ops.serves(1, x)
+    return rows and (ops.prepared is not None or x.size >= SCORES) and has_compiler()
+
+
+softmax = Route("compiled", _softmax, _softmax_is_served)
 
 
 def _softmax_log_sum(

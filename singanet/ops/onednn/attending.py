@@ -112,12 +112,6 @@ attend_backward = in_order(
 )
 
 
-_SCORES_LEAST = 8192
-"""Elements from which oneDNN is faster: benchmarks/onednn_kernels.py.
-
-A prepared call takes 1.3 µs for a row, NumPy five.
-"""
-
 _ACCURATE = int(Algorithm.SOFTMAX_ACCURATE)
 
 
@@ -145,8 +139,11 @@ def in_place(ops: OneDnnBase, scores: Array) -> bool:
 
 
 def pays(ops: OneDnnBase, size: int) -> bool:
-    """Whether oneDNN is faster for ``size`` elements."""
-    return size >= (1 if ops.prepared else _SCORES_LEAST)
+    """Whether oneDNN is faster for ``size`` elements: benchmarks/onednn_kernels.py.
+
+    A prepared call takes 1.3 µs for a row, NumPy five.
+    """
+    return size >= (1 if ops.prepared else few.SCORES)
 
 
 def _spread(y: Array, seen: Array) -> None:
@@ -165,10 +162,12 @@ def _scores_is_served(ops: OneDnnBase, x: Array, axis: int = -1) -> bool:
 
 
 def _softmax_is_served_back(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> bool:
-    return axis in (-1, y.ndim - 1) and ops.serves(_SCORES_LEAST, y, dy)
+    return axis in (-1, y.ndim - 1) and ops.serves(few.SCORES, y, dy)
 
 
-softmax = in_order(Route("onednn", _softmax, _scores_is_served), last=scores_by_numpy.softmax)
+softmax = in_order(
+    few.softmax, Route("onednn", _softmax, _scores_is_served), last=scores_by_numpy.softmax
+)
 
 softmax_backward = in_order(
     Route("onednn", _softmax_backward, _softmax_is_served_back),
