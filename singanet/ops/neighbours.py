@@ -13,6 +13,7 @@ from typing import Protocol
 from singanet.ops.threads import cores, default_threads
 
 TASKS = Path("/proc/self/task")
+_CORES = Path("/proc/stat")
 
 _LOOK = 20_000_000
 """Nanoseconds between two measurements of waiting, which take some 50 microseconds."""
@@ -41,10 +42,16 @@ A virtual machine's idle core takes some 50 microseconds to wake.
 _TWICE, _CALM = 2, 4
 """Measurements in a row after which contention counts as started, and as ended."""
 
-_AGAIN, _MOST_CALM = 1_000_000_000, 64
-"""Nanoseconds within which contention that returns had not ended, and the most `_CALM` then."""
+_FREE = 0.5
+"""The least share of the other threads' cores that is idle once contention has ended.
 
-_OFTEN = 4
+One thread may have a core to itself while two processes share the other one.
+"""
+
+_JIFFY = 10_000_000
+"""Nanoseconds in which the system counts the idle time of cores."""
+
+_OFTEN = 2
 """The factor of the measuring rate during contention, when kernels are slow."""
 
 _STATE, _CORE = 0, 36
@@ -111,7 +118,7 @@ class Neighbours:
         self._lock = threading.Lock()
         self._next = self._since = self._worked = self._alike = 0
         self._waits: dict[str, tuple[int, int]] = {}
-        self._calm, self._ended = _CALM, -_AGAIN
+        self._idle = 0, 0
         self._free: threading.Event | None = None
 
     @property
@@ -147,20 +154,18 @@ class Neighbours:
         # taken as long as several.
         count = max(1, passed // self._pace) if self.near else 1
         self._alike = self._alike + count if contended != self.near else 0
-        if self._alike < (self._calm if self.near else _TWICE):
+        if self._alike < (_CALM if self.near else _TWICE):
             return
         self._alike = 0
-        if self._free is not None:
-            self._ended = now
-            self._free.set()
-            self._free = None
-            self._region.note_busy(False)
-        else:
-            again = now - self._ended < _AGAIN
-            self._calm = min(2 * self._calm, _MOST_CALM) if again else _CALM
+        (before, idle), self._idle = self._idle, (now, _idle())
+        if self._free is None:
             self._region.note_busy(True)
             self._free = threading.Event()
             threading.Thread(None, self._hold, KEPT, (self._free,), daemon=True).start()
+        elif self._idle[1] - idle >= _FREE * (default_threads() - 1) * (now - before):
+            self._free.set()
+            self._free = None
+            self._region.note_busy(False)
 
     def _hold(self, free: threading.Event) -> None:
         """Have more OpenMP threads than cores, until ``free`` is set."""
@@ -171,11 +176,11 @@ class Neighbours:
 def _waits() -> dict[str, tuple[int, int]]:
     """Return, by thread, the nanoseconds it has waited for a core, and how often it got one."""
     found = {}
-    for task in TASKS.iterdir():
-        # A thread may have ended.
-        with suppress(OSError, ValueError):
-            _, waited, turns = (task / "schedstat").read_bytes().split()
-            found[task.name] = int(waited), int(turns)
+    for task in os.listdir(TASKS):
+        # A thread may have ended. A buffer, and objects for paths, would take twice as long.
+        with suppress(OSError, ValueError), open(f"{TASKS}/{task}/schedstat", "rb", 0) as file:
+            _, waited, turns = file.read().split()
+            found[task] = int(waited), int(turns)
     return found
 
 
@@ -186,6 +191,14 @@ def _waited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]])
         was, had = before.get(thread, (0, 0))
         total += max(0, waited - was - _TURN * (turns - had))
     return total
+
+
+def _idle() -> int:
+    """Return the nanoseconds that this process's cores have been idle, since the system started."""
+    names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    lines = (line.split() for line in _CORES.read_text().splitlines())
+    # After the name: user, nice, system, idle, waiting for a disk.
+    return sum(_JIFFY * (int(line[4]) + int(line[5])) for line in lines if line[0] in names)
 
 
 def _put_apart() -> bool:

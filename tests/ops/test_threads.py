@@ -344,12 +344,14 @@ class Waits:
 
     def __init__(self, monkeypatch):
         self.now = self.waited = self.worked = 1
-        self.turns = 0
+        self.turns = self.idle = 0
         self.begun, self.collide, self.parted, self.busy = [], False, 0, False
         monkeypatch.setattr(neighbours, "perf_counter_ns", lambda: self.now)
         monkeypatch.setattr(neighbours, "thread_time_ns", lambda: self.worked)
         monkeypatch.setattr(neighbours, "_waits", lambda: {"1": (self.waited, self.turns)})
+        monkeypatch.setattr(neighbours, "_idle", lambda: self.idle)
         monkeypatch.setattr(neighbours, "_put_apart", self.put_apart)
+        monkeypatch.setattr(neighbours, "default_threads", lambda: 3)
         self.watch = neighbours.Neighbours(self)
         self.watch.look()
 
@@ -366,12 +368,13 @@ class Waits:
     def note_busy(self, busy):
         self.busy = busy
 
-    def pass_by(self, looks, share, step=1.0, work=0.0):
+    def pass_by(self, looks, share, step=1.0, work=0.0, idle=1.5):
         for _ in range(looks):
             passed = int(step * neighbours._LOOK)
             self.now += passed
             self.waited += share * passed
             self.worked += work * passed
+            self.idle += idle * passed
             self.watch.look()
         # Jobs run on one thread meanwhile.
         assert self.busy == self.watch.near
@@ -395,28 +398,44 @@ def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(waits):
     now = [thread for thread in threading.enumerate() if thread not in before]
     held = [thread for thread in now if thread.name == neighbours.KEPT]
     assert len(held) == 1
-    assert waits.pass_by(3, 0.0, step=0.25)
+    assert waits.pass_by(3, 0.0, step=0.5)
     assert waits.pass_by(1, 0.4), "it was another one's pause"
-    assert waits.pass_by(3, 0.0, step=0.25)
-    assert not waits.pass_by(1, 0.0, step=0.25)
+    assert waits.pass_by(3, 0.0, step=0.5)
+    assert not waits.pass_by(1, 0.0, step=0.5)
     held[0].join(10)
     assert not held[0].is_alive()
-    assert waits.begun == [max(2, threads.cores() - threads.default_threads() + 2)]
+    assert waits.begun == [max(2, threads.cores() - 3 + 2)]
 
 
-def test_one_long_measurement_is_enough_to_be_alone(waits):
+def test_long_measurements_are_enough_to_be_alone(waits):
     assert waits.pass_by(2, 0.4)
+    assert waits.pass_by(1, 0.0)
     assert not waits.pass_by(1, 0.0)
 
 
-def test_contention_that_returns_at_once_ends_later(waits):
-    for needed in (4, 8, 16, 32, 64, 64):
-        assert waits.pass_by(2, 0.4)
-        assert waits.pass_by(needed - 1, 0.0, step=0.25)
-        assert not waits.pass_by(1, 0.0, step=0.25)
-    waits.pass_by(50, 0.0)
+def test_contention_lasts_until_other_cores_are_idle(waits):
+    """The calling thread may have a core to itself, and two processes the others."""
     assert waits.pass_by(2, 0.4)
-    assert not waits.pass_by(4, 0.0, step=0.25)
+    assert waits.pass_by(50, 0.0, step=0.5, idle=0.9)
+    assert not waits.pass_by(8, 0.0, step=0.5, idle=1.1)
+
+
+def test_idle_time_is_that_of_the_cores(two_cores):
+    """Of two cores, one of which is kept busy, the other's is counted."""
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as busy:
+        try:
+            os.sched_setaffinity(busy.pid, two_cores[:1])
+            busy.stdout.read(1)
+            found = []
+            for core in two_cores:
+                os.sched_setaffinity(0, {core})
+                start = neighbours._idle()
+                time.sleep(0.3)
+                found.append(neighbours._idle() - start)
+        finally:
+            busy.kill()
+    assert found[0] < 100_000_000
+    assert all(time <= 400_000_000 for time in found)
 
 
 def test_threads_that_wake_often_are_no_contention(waits):

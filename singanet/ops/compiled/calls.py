@@ -202,7 +202,9 @@ class Jobs:
         self.look = None if look is None else LookAround(look)
 
     def is_busy(self) -> bool:
-        """Return whether other processes used the cores at the last look."""
+        """Return whether other processes used the cores at the last look; while so, look again."""
+        if self._busy.item() and self.look is not None:
+            self.look()
         return bool(self._busy.item())
 
     def share(self, stages: Stages, brief: bool) -> list[Work]:

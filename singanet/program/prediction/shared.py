@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from singanet.engine.backward import arrays_in
 from singanet.ops.threads import one_thread
 from singanet.program.ir import NotRecordableError
-from singanet.program.prediction.faster import Faster
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -61,9 +59,9 @@ _ENOUGH = 0.02
 class SharedPrediction:
     """A prediction by ``program``, whose kernels threads share.
 
-    While other programs use the cores, one thread may take less time: `Faster` chooses. Its program
-    is recorded by ``record`` when the cores are busy for the first time, and serves if it gives the
-    same bits, which is tried with random numbers. ``names`` are those of the inputs.
+    While other programs use the cores, one thread takes less time. Its program is recorded by
+    ``record`` when the cores are busy for the first time, and serves if it gives the same bits,
+    which is tried with random numbers. ``names`` are those of the inputs.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class SharedPrediction:
     ) -> None:
         self._program, self._alone = program, program
         self._record, self._names, self._is_busy = record, names, is_busy
-        self._run: Callable[..., Any] = program.run
         self._is_known = False
         # Properties of properties took a tenth of a small net's prediction.
         self.memory, self.has_holes = program.memory, program.has_holes
@@ -104,8 +101,10 @@ class SharedPrediction:
             self._is_known = True
             self._learn(x if type(x) is dict else dict.fromkeys(self._names, x))
         # The next call has a larger arena, if one thread needs it.
-        run = self._run if len(arena) >= self.arena_bytes else self._program.run
-        return run(arena, x, out)
+        if self._alone is self._program or len(arena) < self.arena_bytes:
+            return self._program.run(arena, x, out)
+        with one_thread():
+            return self._alone.run(arena, x, out)
 
     def report(self) -> ProgramReport:
         """The report of the shared program."""
@@ -113,49 +112,33 @@ class SharedPrediction:
 
     def _learn(self, x: Mapping[str, Array]) -> None:
         """Record the program of one thread, for inputs like ``x``."""
-        given = {name: drawn(array) for name, array in x.items()}
+        given = {name: _drawn(array) for name, array in x.items()}
         try:
             with one_thread():
                 alone = self._record(given)
-                wanted, seconds = timed(alone, given)
+                wanted = _outputs(alone, given)
         except NotRecordableError:
             return
-        made, _ = timed(self._program, given)
-        if all(map(is_same, arrays_in(made), arrays_in(wanted))):
+        if all(map(_is_same, arrays_in(_outputs(self._program, given)), arrays_in(wanted))):
             self._alone = alone
             self.arena_bytes = max(self.arena_bytes, alone.arena_bytes)
             self.has_holes |= alone.has_holes
-            self._run = Faster(self._program.run, self._by_one, seconds)
-
-    def _by_one(self, arena: Array, x: Any, out: Any) -> Any:
-        with one_thread():
-            return self._alone.run(arena, x, out)
 
 
-def drawn(array: Array) -> Array:
+def _drawn(array: Array) -> Array:
     """Random numbers in the place of an array of floats."""
     if array.dtype.kind != "f":
         return array
     return np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
 
 
-def timed(program: PredictionProgram, x: Mapping[str, Array]) -> tuple[Any, float]:
-    """The outputs for ``x``, and the least time in seconds: this thread's processor time."""
-    arena = program.memory(program.arena_bytes)
-    given = x if len(x) > 1 else next(iter(x.values()))
-    # The first run binds the program and fills caches.
-    made = program.run(arena, given)
-    least, begin = np.inf, thread_time()
-    for _ in range(_ROUNDS):
-        start = thread_time()
-        made = program.run(arena, given)
-        least = min(least, thread_time() - start)
-        if thread_time() - begin > _ENOUGH:
-            break
+def _outputs(program: PredictionProgram, x: Mapping[str, Array]) -> Any:
+    """The outputs for ``x``, in memory of their own."""
+    made = program.run(program.memory(program.arena_bytes), x)
     program.forget()
-    return made, least
+    return made
 
 
-def is_same(one: Array, other: Array) -> bool:
+def _is_same(one: Array, other: Array) -> bool:
     """Whether two arrays have the same bits."""
     return one.shape == other.shape and one.tobytes() == other.tobytes()

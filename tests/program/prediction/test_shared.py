@@ -53,10 +53,11 @@ def test_one_thread_serves_beside_others_if_it_gives_the_same_bits(error):
     assert made.arena_bytes == (8 if error else 100)
     assert len(made.outside) == 0
     ran.clear()
-    # The clock chooses; both ways give the result.
-    if not error:
-        np.testing.assert_array_equal(made._by_one(made.memory(100), x, None), 2 * x)
-        assert ran == [True]
+    for is_busy in (True, False):
+        busy[0] = is_busy
+        np.testing.assert_array_equal(made.run(made.memory(100), x), 2 * x)
+    # One thread only beside others, and only if its bits are right.
+    assert ran == [not error, False]
 
 
 def test_what_cannot_be_recorded_again_stays_shared():
