@@ -230,7 +230,7 @@ class _Search:
             for micro in sizes:
                 plain = self._way(micro, self.level, light)
                 yield plain
-                if self.recomputes:
+                if self.recomputes and self._may_save(plain, light):
                     ways = [self._way(micro, "cheap", light)]
                     if micro in (sizes[0], sizes[-1]):
                         ways += [self._way(micro, "blocks", light), self._least(plain, light)]
@@ -317,6 +317,14 @@ class _Search:
             for each in self._rehearsal(plain.micro_batch, light).targets
             if each.again
         ]
+
+    def _may_save(self, plain: Way, light: bool) -> bool:
+        """Return whether recomputation can need less memory than ``plain``, however chosen.
+
+        Not if the values are small: Python's objects for more calls take more.
+        """
+        more = _CHOOSING - (plain.parts["planning"] - self._planning(plain.step))
+        return self._rehearsal(plain.micro_batch, light).most_freed > more
 
     def _way_at(self, micro: int, level: Recompute, light: bool) -> Way | None:
         """Return the way at ``level``; None if the arena does not fit into its bytes."""

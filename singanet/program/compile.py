@@ -146,6 +146,11 @@ class Compiler:
         self.kept = laid_out(draft, draft.calls)
 
     @cached_property
+    def plain(self) -> Recording:
+        """The recording that recomputes nothing."""
+        return loaded(self._draft, with_checks(self._draft, self.kept))
+
+    @cached_property
     def choice(self) -> Choice:
         """The choice of calls that can run again."""
         from singanet.program import recompute as choice
@@ -160,10 +165,12 @@ class Compiler:
         draft, kept = self._draft, self.kept
         asked = level != "none" or True in draft.tape.wishes.values()
         if not (asked and any(call.phase == "backward" for call in kept.calls)):
-            return loaded(draft, with_checks(draft, kept))
+            return self.plain
         from singanet.program.recompute import recomputed
 
         made, why = recomputed(kept, self.choice, level, lambda calls: laid_out(draft, calls))
+        if made is kept and not why:
+            return self.plain
         made = made._replace(kept_bytes=kept.layout.nbytes, decisions=why)
         return loaded(draft, with_checks(draft, made))
 

@@ -59,6 +59,9 @@ _REHEARSED = 4_000_000
 _LIBRARIES = {"oneDNN": "dnnl", "LLVM": "llvm"}
 """The libraries of kernels, by a part of the file's name; NumPy's are loaded by its import."""
 
+_IN_LANE = 0.6
+"""The memory of a call in a lane, relative to that of other calls."""
+
 TURNS = 3
 """The number of programs for accumulated micro-batches: first, middle and last."""
 
@@ -309,12 +312,21 @@ class Rehearsal:
 
     def at(self, level: Recompute) -> PlannedStep:
         """The step at ``level``. Errors: bytes that are too few for the arena."""
+        with no_collections():
+            made = self._compiler.at(level)
+        return self._plain if made is self._compiler.plain else self._planned(made)
+
+    @cached_property
+    def _plain(self) -> PlannedStep:
+        """The step that recomputes nothing, which several levels are for some nets."""
+        return self._planned(self._compiler.plain)
+
+    def _planned(self, made: Recording) -> PlannedStep:
+        """The step whose program is ``made``."""
         tape = self._recorder.tape
         by_layers = self._by_layers
         # Arrays without values have few resident pages.
         recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
-        with no_collections():
-            made = self._compiler.at(level)
         calls = self._calls(made)
         memory = self._memory(made, calls)
         known = self._work
@@ -407,6 +419,17 @@ class Rehearsal:
         """Possible bytes of the arena, the most first."""
         return self._compiler.choice.targets
 
+    @cached_property
+    def most_freed(self) -> float:
+        """The most bytes by which recomputation can reduce the memory of the step."""
+        choice, made = self._compiler.choice, self._compiler.plain
+        arena = _arena_bytes(made, self._recorder.tape.tokens)
+        if choice.asked or arena < made.layout.nbytes:
+            return math.inf
+        # Another layout may have fewer gaps.
+        gaps = arena - made.layout.lower_bound
+        return gaps + choice.most_freed(int(_IN_LANE * CALL_BYTES) * self._on_host)
+
 
 def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
@@ -446,6 +469,6 @@ def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
 
 
 def _objects(calls: Sequence[Call]) -> float:
-    """The number of calls whose memory ``calls`` take: 0.6 for each one in a lane."""
+    """The number of calls whose memory ``calls`` take: `_IN_LANE` for each one in a lane."""
     lanes = sum([call.parts for call in calls if call.name == "lanes"])
-    return sum([call.parts for call in calls]) - 0.4 * lanes
+    return sum([call.parts for call in calls]) - (1 - _IN_LANE) * lanes

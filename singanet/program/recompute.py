@@ -479,7 +479,7 @@ def recomputed(
     reached: list[int] = []
     for plan, why in choice.plans(level, reached):
         calls, orders = choice.calls(plan)
-        made = lay_out(calls)
+        made = kept if calls is kept.calls else lay_out(calls)
         reached.append(made.layout.nbytes)
         if best is None or made.layout.nbytes < best.layout.nbytes:
             best, decided = made, choice.decisions(orders, why)
@@ -567,6 +567,18 @@ class Choice:
                 found.append(MemoryTarget(nbytes, again / count))
         return found
 
+    def most_freed(self, of_call: int) -> int:
+        """The most live bytes that further runs free, if each call takes ``of_call`` bytes.
+
+        A unit that runs again frees at most what it makes, by at least one call.
+        """
+        return sum(
+            max(0, traced.units.bytes_of(unit.makes - traced.units.pinned) - of_call)
+            for traced, _ in self._first
+            for unit in traced.units.units
+            if unit.again
+        )
+
     def _calls_again(self, traced: RecordedUnits, way: UnitWay) -> int:
         runs = again_before(way.ops()).values()
         kernels = (at for units in runs for unit in units for at in traced.kernels[unit])
@@ -593,11 +605,16 @@ class Choice:
         yield partial(order_at, least), "least time within the bytes"
 
     def calls(self, plan: _Plan) -> tuple[list[Call], list[list[UnitOp]]]:
-        """The calls by ``plan``, and the orders of units; ones that cannot repeat are saved."""
+        """The calls by ``plan``, and the orders of units; ones that cannot repeat are saved.
+
+        If no unit runs again, they are the calls of ``kept`` themselves.
+        """
         while True:
             orders = [plan(plans) for _, plans in self._recorded]
             pairs = zip(self._recorded, orders, strict=True)
             runs = [(traced, again_before(order)) for (traced, _), order in pairs]
+            if not any(again for _, again in runs):
+                return self._kept.calls, orders
             try:
                 return with_runs(self._flow, runs, self._tokens), orders
             except CannotRepeatError as error:

@@ -409,6 +409,29 @@ def test_a_budget_is_accepted_from_the_named_least_on(seed):
         assert least_of(caught.value) == least
 
 
+@pytest.mark.parametrize("batch", [2, 40, 400])
+@pytest.mark.parametrize("kind", ["narrow", "images", "norm"])
+def test_ways_that_are_not_planned_would_not_be_in_the_table(monkeypatch, batch, kind):
+    net = image_net(norm=kind == "norm")
+    if kind == "narrow":
+        parts = [Dense(f"fc{k}", 8, activation="tanh") for k in range(9)]
+        net = singanet.FeedForwardNet(parts, loss=SquaredError(), seed=0)
+        net.build((8,))
+    planned, step = [], _Search._step
+
+    def told(search, micro, level, light):
+        planned.append(level)
+        return step(search, micro, level, light)
+
+    monkeypatch.setattr(_Search, "_step", told)
+    some, few = net.plan(batch, SGD(lr=0.1)), {*planned}
+    monkeypatch.setattr(_Search, "_may_save", lambda *_: True)
+    assert str(net.plan(batch, SGD(lr=0.1))) == str(some)
+    # Rows of eight numbers take less than the calls that compute them.
+    assert (few == {"none"}) == (kind == "narrow" and batch == 2)
+    assert {*planned} > {"none", "cheap"}
+
+
 def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one():
     net, adam = image_net(), Adam(lr=0.1)
     table = net.plan(16, adam).table
