@@ -63,6 +63,15 @@ def test_a_prediction_imports_neither_training_nor_tokenizers(tmp_path):
     assert loaded(code, [f"singanet.{name}" for name in others]) == []
 
 
+def test_compiling_by_names_imports_no_others():
+    code = (
+        "import singanet\nnet = singanet.FeedForwardNet([singanet.layers.Dense('a', 2)])\n"
+        "net.compile('adam', 'softmax_cross_entropy', ['accuracy'])"
+    )
+    others = ["optimizer.muon", "optimizer.factored", "loss.ctc", "loss.contrastive", "metric.auc"]
+    assert loaded(code, [f"singanet.{name}" for name in others]) == []
+
+
 def test_a_training_draws_nothing(tmp_path):
     code = (
         "import json, sys, singanet\nfrom singanet.report import recorders\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import pkgutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -740,9 +740,12 @@ def is_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "singanet"
 
 
-def public_classes(room: Any, base: type) -> dict[str, type]:
-    """Return the subclasses of ``base`` in the package ``room`` by their own names."""
-    found = {name: getattr(room, name) for name in room.__all__}
+def public_classes(room: Any, base: type, names: Iterable[str] | None = None) -> dict[str, type]:
+    """Return the subclasses of ``base`` in the package ``room`` by their own names.
+
+    ``names`` are some of the package's, so that the modules of others are not imported.
+    """
+    found = {name: getattr(room, name) for name in (room.__all__ if names is None else names)}
     # Python 3.10 takes list[int] for an instance of type.
     classes = {name: v for name, v in found.items() if issubclass(type(v), type)}
     return {

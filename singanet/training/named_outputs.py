@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -55,8 +55,7 @@ def as_optimizer(given: Any) -> Optimizer | Wrapper:
             advice="the optimizer comes first: net.compile(optimizer, loss)",
         )
     if isinstance(given, str):
-        known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
-        kind = _class("optimizer", given, optimizers, {}, known)
+        kind = _class("optimizer", given, optimizers, Optimizer, {})
         return kind(learning_rate=_RATES.get(kind.__name__, _RATE))
     if is_optimizer(given):
         return given
@@ -66,7 +65,7 @@ def as_optimizer(given: Any) -> Optimizer | Wrapper:
 def as_loss(given: Any) -> Any:
     """Return ``given``, or the loss of that name. Errors: no loss."""
     if isinstance(given, str):
-        return _class("loss", given, losses, _LOSSES, _public(losses, Loss))()
+        return _class("loss", given, losses, Loss, _LOSSES)()
     if isinstance(given, (Mapping, list, tuple)):
         names = list(given) if isinstance(given, Mapping) else ["output"]
         raise ArgumentError(
@@ -87,7 +86,7 @@ def as_loss(given: Any) -> Any:
 def _is_loss(given: Any) -> bool:
     """Return whether ``given`` is a loss, or the name of one."""
     if isinstance(given, str):
-        return _letters(given) in {_letters(name) for name in (*_LOSSES, *_public(losses, Loss))}
+        return bool(_spelled(given, _LOSSES) or _public(losses, Loss, given))
     return isinstance(given, Loss)
 
 
@@ -99,7 +98,7 @@ def as_metric(given: Any, loss: Any) -> Metric:
     """
     if isinstance(given, str):
         called = {**_METRICS, **_THRESHOLD}
-        kind = _class("metrics", given, metrics, called, _public(metrics, Metric))
+        kind = _class("metrics", given, metrics, Metric, called)
         yes_or_no = _is_of_yes_or_no(loss)
         if yes_or_no and kind.__name__ in _THRESHOLD.values():
             return kind(threshold=0.5)
@@ -120,26 +119,34 @@ def _needs_a_rate_alone(name: str) -> bool:
     return all(p.name == "learning_rate" or p.default is not p.empty for p in given)
 
 
-def _public(room: Any, base: type) -> list[str]:
-    classes = public_classes(room, base).items()
-    return [name for name, kind in classes if not getattr(kind, "__abstractmethods__", ())]
+def _public(room: Any, base: type, given: str | None = None) -> list[str]:
+    """Return the names of the classes that ``given`` may be, or of all."""
+    classes = public_classes(room, base, None if given is None else _spelled(given, room.__all__))
+    return [
+        name
+        for name, kind in classes.items()
+        if not getattr(kind, "__abstractmethods__", ())
+        and (base is not Optimizer or _needs_a_rate_alone(name))
+    ]
 
 
-def _class(
-    argument: str, given: str, room: Any, called: Mapping[str, str], known: list[str]
-) -> Any:
-    """Return the class of ``known`` that is spelled ``given``, or that ``called`` maps it to."""
-    found = {_letters(name): name for name in known}
-    found |= {_letters(name): kind for name, kind in called.items()}
-    if _letters(given) not in found:
-        names = sorted({*map(snake_case, known), *called})
+def _class(argument: str, given: str, room: Any, base: type, called: Mapping[str, str]) -> Any:
+    """Return the class of ``room`` that is spelled ``given``, or that ``called`` maps it to."""
+    found = [called[name] for name in _spelled(given, called)] or _public(room, base, given)
+    if not found:
+        names = sorted({*map(snake_case, _public(room, base)), *called})
         raise UnknownNameError(
             f"net.compile, {argument}",
             expected=one_of(names, 20),
             received=brief(given),
             advice=did_you_mean(given, names, "pass an object"),
         )
-    return getattr(room, found[_letters(given)])
+    return getattr(room, found[-1])
+
+
+def _spelled(given: str, names: Iterable[str]) -> list[str]:
+    """Return the ``names`` that differ from ``given`` in case, "_" or "-" alone."""
+    return [name for name in names if _letters(name) == _letters(given)]
 
 
 def _letters(name: str) -> str:
