@@ -72,6 +72,17 @@ def test_compiling_by_names_imports_no_others():
     assert loaded(code, [f"singanet.{name}" for name in others]) == []
 
 
+def test_a_fit_imports_neither_files_nor_charts():
+    code = (
+        "import numpy as np, singanet\n"
+        "net = singanet.FeedForwardNet([singanet.layers.Dense('a', 2)], seed=0)\n"
+        "net.compile('adam', 'mse')\nx = np.ones((9, 2), np.float32)\n"
+        "net.fit(x, x, batch_size=3, verbose=False)"
+    )
+    others = ["checkpoint.entry", "training.files", "base.charts", "layers.convolution"]
+    assert loaded(code, [f"singanet.{name}" for name in others]) == []
+
+
 def test_a_training_draws_nothing(tmp_path):
     code = (
         "import json, sys, singanet\nfrom singanet.report import recorders\n"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from singanet.checkpoint.entry import Source
 from singanet.errors import ArgumentError, brief, one_of
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
 
 BFLOAT = "BF16"
 """The ``kind`` of an `Entry` or `Source` in bfloat16."""

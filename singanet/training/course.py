@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
-from singanet.checkpoint.entry import Source, sources_of
 from singanet.engine.net import Net
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
@@ -23,6 +22,9 @@ from singanet.training.compiled import Compiled
 from singanet.training.display import History
 from singanet.training.options import FitOptions, Stateful
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
 
 
 class StopTraining(Exception):  # noqa: N818 - no error: a callback's way to end a fit at once
@@ -114,6 +116,8 @@ def own_entries(
     rank sends an array when rank 0 fetches it, so rank 0 has one at a time in memory. Rank 0 has to
     fetch each; the other ranks return after their last.
     """
+    from singanet.checkpoint.entry import Source, sources_of
+
     own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
     forms = {each.name: (each.shape, each.dtype.str) for each in state}
     cut = [(each.name, each.shape, each.dtype.str) for each in slices]
@@ -150,6 +154,8 @@ def entries_of_rank(comm: Collectives, state: Sequence[Source]) -> list[Source]:
 
     Rank 0 writes all of its own, and marks the entries that other ranks lack.
     """
+    from singanet.checkpoint.entry import sources_of
+
     own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
     every = gathered(comm, own, "the state that is each rank's own")
     first = every[0]
@@ -169,6 +175,8 @@ def entries_of_rank(comm: Collectives, state: Sequence[Source]) -> list[Source]:
 
 def rows_source(param: Any, name: str, rows: tuple[int, int]) -> Source:
     """Return the ``rows`` [start, stop) of a parameter as a source called ``name``."""
+    from singanet.checkpoint.entry import Source
+
     start, stop = rows
     whole = tuple(param.shape)
     shape = (stop - start, *whole[1:]) if whole else whole
@@ -182,6 +190,8 @@ def rows_source(param: Any, name: str, rows: tuple[int, int]) -> Source:
 
 def own_slices(net: Any, start: str = "") -> list[Source]:
     """Return this process's slices of the parameters of ``net``, by ``start`` plus their name."""
+    from singanet.checkpoint.entry import Source
+
     return [
         Source(f"{start}{param.name}", param.here.shape, param.array_type, partial(_here, param))
         for param in net.params()

@@ -11,17 +11,18 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO, TypeVar
 
-from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import NoEntryError, missing_attribute
 from singanet.base.kinds import bytes_text
 from singanet.base.notebooks import Shown, html_table, short_note
 from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.errors import brief, did_you_mean, one_of
-from singanet.layers.convolution import Convolution
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
+
+if TYPE_CHECKING:
+    from singanet.base.charts import LineChart
 
 SHORT = 0.5
 """Seconds of an epoch that needs no bar: to open one takes as long as several steps."""
@@ -236,6 +237,8 @@ class History(dict[str, list[float]]):
         Args:
             path: Path of a .svg or .png file to write as well; None for none.
         """
+        from singanet.base.charts import line_charts, write_chart
+
         where = "history.plot"
         return write_chart(lambda: line_charts(where, curves(self)), where, path)
 
@@ -249,6 +252,8 @@ class History(dict[str, list[float]]):
 
     def _repr_html_(self) -> str:
         """Return the picture for notebooks, or the numbers without the extra ``report``."""
+        from singanet.base.charts import in_notebook
+
         return in_notebook("curves", self.plot) or self._numbers()
 
     def _numbers(self) -> str:
@@ -263,6 +268,8 @@ class History(dict[str, list[float]]):
 
 def curves(history: History) -> list[LineChart]:
     """Return a chart for each quantity, with training and validation."""
+    from singanet.base.charts import LineChart
+
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, values in history.items():
         points = [
@@ -304,6 +311,7 @@ def advice(net: Net) -> str:
 
 def _convolutions(net: Net) -> int:
     """Return the known multiply-adds of convolutions for a sample."""
+    from singanet.layers.convolution import Convolution
     from singanet.layers.counting import multiply_adds
 
     found = 0

@@ -26,7 +26,6 @@ from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
 from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
-from singanet.training.restore import restore
 from singanet.training.session import Session
 from singanet.types import Array
 
@@ -116,6 +115,8 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
             session._meet()
             state = ranks.spread(partial(_as_state, options.resume))
             if state or isinstance(options.resume, Mapping):
+                from singanet.training.restore import restore
+
                 restore(session, state)
             elif options.verbose and session.rank == 0:
                 sys.stderr.write(f"no checkpoint in {options.resume} yet: the fit begins\n")

@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.elsewhere import is_library
-from singanet.checkpoint.entry import Source, sources_of
-from singanet.checkpoint.formats import FORMATS, OneFile, Writing
 from singanet.engine.net import Net
 from singanet.errors import CallOrderError
 from singanet.optimizer import Accumulator, Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, state_sources
 from singanet.params.param import Param
-from singanet.params.param_files import param_sources
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.course import Course
-from singanet.training.files import FORMAT, session_entry
 from singanet.training.measures import Measures, save_metrics
 from singanet.training.options import FitOptions, Stateful
 from singanet.training.ranks import ProcessGroup
 from singanet.training.steps import MicroBatches, Step, stepper
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
+    from singanet.checkpoint.formats import Writing
 
 WHERE = "session.state"
 
@@ -64,6 +64,9 @@ def own_sources(
     course: Course, ranks: ProcessGroup, first_rows: dict[str, int] | None = None
 ) -> list[Source]:
     """Return this process's part of `training_sources`, without the progress."""
+    from singanet.checkpoint.entry import sources_of
+    from singanet.params.param_files import param_sources
+
     begins: dict[str, int] | None = None if first_rows is None else {}
     learnt = state_sources(course.optimizer, begins)
     if first_rows is not None and begins is not None:
@@ -113,6 +116,9 @@ def progress_sources(
 
     ``every`` has position, generator and samples of each of several ranks.
     """
+    from singanet.checkpoint.entry import sources_of
+    from singanet.training.files import FORMAT, session_entry
+
     state: dict[str, Array] = {}
     metrics: dict[str, Any] = {}
     if course.batch:
@@ -216,6 +222,8 @@ class Session(Course):
 
     def weights(self) -> list[Source]:
         """Return the parameters, for `on_first` to write at once; all ranks call it."""
+        from singanet.params.param_files import param_sources
+
         self.rest()
         whole = {each.name: each for each in self.ranks.slices(self.net)}
         return [whole.get(each.name, each) for each in param_sources(self.net.params())]
@@ -295,6 +303,8 @@ class Session(Course):
         The copies do not change later; one process shares them. Each rank gets its own; all ranks
         call it. Errors: as for `state`.
         """
+        from singanet.checkpoint.formats import OneFile
+
         found: list[Writing] = []
         held: dict[str, Source] = {}
         if path is not None:
@@ -312,6 +322,8 @@ class Session(Course):
 
     def _sources_for(self, path: Path) -> tuple[list[Source], dict[str, int] | None]:
         """Return this rank's sources for ``path``; for a sharded file also their first rows."""
+        from singanet.checkpoint.formats import FORMATS
+
         if FORMATS["sharded"].suffixes[0] not in path.name:
             return self._sources(), None
         self._expect_whole()
@@ -322,6 +334,8 @@ class Session(Course):
     def _writings(
         self, path: Path, what: tuple[list[Source], dict[str, int] | None]
     ) -> list[Writing]:
+        from singanet.checkpoint.formats import OneFile
+
         sources, first_rows = what
         if first_rows is not None:
             return self.ranks.parts(path, sources, first_rows)

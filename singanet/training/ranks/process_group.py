@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.base.columns import is_sparse
 from singanet.base.described import settings_text
-from singanet.checkpoint.entry import Source
-from singanet.checkpoint.formats import OneFile, Writing
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
 from singanet.metric import Metric
@@ -26,6 +24,10 @@ from singanet.training.measures import Measures
 from singanet.training.options import Stateful
 from singanet.training.steps import Step
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
+    from singanet.checkpoint.formats import Writing
 
 
 class ProcessGroup:
@@ -209,6 +211,8 @@ class ProcessGroup:
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
         """Return this rank's writings of a file with every rank's part; all ranks call it."""
+        from singanet.checkpoint.formats import OneFile
+
         return [OneFile(path, own)]
 
     def on_first(self, work: Callable[[], object]) -> None:

@@ -10,13 +10,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
-from singanet.checkpoint.entry import Source, sources_of
-from singanet.checkpoint.formats import OneFile, Writing
 from singanet.engine.model import Placed, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.errors import RankError, SingaNetError
@@ -43,6 +41,10 @@ from singanet.training.ranks.process_group import (
 )
 from singanet.training.steps import Step, with_empty_batches
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
+    from singanet.checkpoint.formats import Writing
 
 _by_itself: ContextVar[bool] = ContextVar("by_itself", default=False)
 
@@ -344,6 +346,8 @@ class FitRanks(ProcessGroup):
         samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], list[Mapping[str, Any]]]:
+        from singanet.checkpoint.entry import sources_of
+
         here = self.here(net)
         # Saving must not change the training: each rank continues with its own running state.
         moved = [param for param in here.params() if param.is_state and not param.is_constant]
@@ -504,6 +508,8 @@ class StagedRanks(FitRanks):
         return super().joined(net, own, stands, samples)
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        from singanet.checkpoint.formats import OneFile
+
         return [OneFile(path, own)] if self.rank == 0 else []
 
     def on_first(self, work: Callable[[], object]) -> None:
