@@ -14,7 +14,7 @@ from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Placed, StepRequest
 from singanet.engine.plan import Plan
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.loss import head_loss
 from singanet.params.grads import LayerGradients
 from singanet.types import Array

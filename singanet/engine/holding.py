@@ -15,7 +15,7 @@ from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_whole
 from singanet.engine.plan import Plan
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, brief, one_of
 from singanet.ops.narrow import BLOCK, Bfloat16Matrix, NarrowMatrix
 from singanet.params.grads import LayerGradients

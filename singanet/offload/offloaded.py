@@ -23,7 +23,7 @@ from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import Plan
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.parts import (
     part_of,

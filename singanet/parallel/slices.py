@@ -18,7 +18,7 @@ from singanet.engine.executor import RECORDING, Capabilities, LayerByLayer, NetE
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import Plan
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.engine.step import away, backward_order, forward_needs
 from singanet.errors import RankError
 from singanet.optimizer.chain import UpdateChain

@@ -25,7 +25,7 @@ from singanet.engine.executor import (
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest, looks_of
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.errors import CallOrderError
 from singanet.layers.kv_cache import most
 from singanet.loss.head_loss import FEWEST_ROWS

@@ -15,7 +15,7 @@ from singanet.base.terms import EACH_STEP, FIT, OWN, PARTS, SCORES, SUMMABLE, Te
 from singanet.budget import fitting
 from singanet.engine import adapting, backward, fusion
 from singanet.engine.executor import RECORDING
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.executor import symbols
 from singanet.offload import offloaded, offloading
 from singanet.optimizer import (

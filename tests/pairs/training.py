@@ -17,7 +17,7 @@ from singanet import functional as F
 from singanet.budget import fitting
 from singanet.budget.search import _Search
 from singanet.device import cpu
-from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.recompute.recomputer import Recomputer
 from singanet.errors import CallOrderError
 from singanet.layers import (
     Activation,

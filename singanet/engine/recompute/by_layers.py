@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -12,11 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from singanet.base.kinds import megabytes, text_table
-from singanet.base.terms import LAYERS, Terms
 from singanet.engine.backward import BackwardWalk, Pass, apart_from, roots_in
 from singanet.engine.feeds import shapes_of
-from singanet.engine.fusion import fused
-from singanet.engine.model import NetCore
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.engine.recompute.cheapest_path import expect_repeatable, may_repeat
 from singanet.engine.recompute.units import (
@@ -219,77 +214,14 @@ _SPARING = 1.1
 Scratch and gradients are not counted here, as they are in a program.
 """
 
-_CASES = 32
-"""The maximum number of cached orders."""
+Seen = dict[int, tuple[frozenset[int], int]]
+"""By step the slots that its context refers to, and the bytes of its other arrays."""
 
-
-_Seen = dict[int, tuple[frozenset[int], int]]
 _State = tuple[Any, list[tuple[Array, Array]]]
 """The generator's state, and arrays of parameters with copies of their values."""
 
 
-class Recomputer:
-    """Makes passes that recompute at ``level``, using the sizes of earlier contexts."""
-
-    terms = Terms(uses=(LAYERS,), keeps="bits")
-
-    def __init__(self, level: Level = "none") -> None:
-        self.level: Level = level
-        self._plan: Plan | None = None
-        self._seen: dict[Any, _Seen] = {}
-        self._known: dict[Any, tuple[Units, list[UnitOp]]] = {}
-        self._checked: set[int] = set()
-        self._local = threading.local()
-
-    @contextmanager
-    def within_step(self) -> Iterator[None]:
-        """A block in which this thread changes no parameter before its gradient."""
-        self._local.whole = True
-        try:
-            yield
-        finally:
-            self._local.whole = False
-
-    def asked(self, plan: Plan) -> bool:
-        """Whether a pass over ``plan`` recomputes anything."""
-        return self.level != "none" or plan.settings().recompute
-
-    def forward(
-        self,
-        net: NetCore,
-        feed: Mapping[str, Any],
-        asked: tuple[str, ...],
-        starts: Callable[[Mapping[int, Array]], None] | None,
-        plan: Plan,
-    ) -> RecomputingPass | None:
-        """The forward of a pass over ``plan``, or None if nothing has to run again.
-
-        In a loop of the caller's, parameters may change before the walk reaches them: small ones
-        are copied now, layers with others do not run again. Errors: a layer with recompute=True
-        that must not run again.
-        """
-        plan, whole = fused(plan, asked), getattr(self._local, "whole", False)
-        if plan is not self._plan:
-            self._plan, self._seen, self._known, self._checked = plan, {}, {}, set()
-        shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())
-        seen = self._seen.setdefault(shapes, {})
-        wishes = tuple(step.layer.recompute for step in plan.steps)
-        key = (shapes, len(seen), wishes, plan.settings().trained, asked, self.level, whole)
-        if key not in self._known:
-            if len(self._known) >= _CASES:
-                self._known.clear()
-            units = units_of(plan, _batch(feed), net.dtype.itemsize, dict(seen), whole)
-            self._known[key] = units, _ordered(units, self.level, bool(seen))
-        units, ops = self._known[key]
-        if len(ops) == 2 * len(units):
-            return None
-        made = RecomputingPass(net, plan, units, ops, feed, asked, seen, starts, whole)
-        with net.rehearsal(only_failed=True):
-            made.run(self._checked)
-        return made
-
-
-def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
+def ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
     """The order at ``level``; the sizes of contexts are ``known`` after a pass.
 
     Before that, a number of bytes is met by blocks: the way of least memory takes many times as
@@ -365,11 +297,6 @@ def _multiply_adds(step: NodeStep, plan: Plan, batch: int) -> int:
     return batch * weights * int(np.prod([max(axis, 1) for axis in positions]))
 
 
-def _batch(feed: Mapping[str, Any]) -> int:
-    first = next(iter(feed.values()))
-    return len(first[0] if isinstance(first, (list, tuple)) else first)
-
-
 class RecomputingPass(Pass):
     """A pass in the order of ``ops``; contexts are from the last run of each step.
 
@@ -385,7 +312,7 @@ class RecomputingPass(Pass):
         ops: list[UnitOp],
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
-        seen: _Seen,
+        seen: Seen,
         starts: Callable[[Mapping[int, Array]], None] | None,
         whole: bool,
     ) -> None:

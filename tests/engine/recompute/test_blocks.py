@@ -7,7 +7,7 @@ import pytest
 
 import singanet
 from singanet import Input
-from singanet.engine.recompute.by_layers import _ordered, by_blocks
+from singanet.engine.recompute.by_layers import by_blocks, ordered
 from singanet.engine.recompute.units import Unit, Units
 from singanet.layers import Add, Dense, Dropout, LayerNorm, MultiHeadAttention
 from singanet.loss import SoftmaxCrossEntropy
@@ -120,11 +120,11 @@ def test_by_the_layers_bytes_are_left_free_where_that_costs_hardly_any_time(once
     units.units[0] = units.units[0]._replace(time=once)
     blocks = by_blocks(units)
     room = units.peak(units.kept()) - 1
-    made = _ordered(units, room, known=True)
+    made = ordered(units, room, known=True)
     assert units.peak(made) <= room
     assert (made == blocks) == by_them
     if not by_them:
         assert units.time(made) < units.time(blocks)
     # What does not fit even so is another matter.
-    least = _ordered(units, units.peak(blocks) - 1, known=True)
+    least = ordered(units, units.peak(blocks) - 1, known=True)
     assert units.peak(least) < units.peak(blocks)
