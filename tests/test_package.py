@@ -59,7 +59,8 @@ def test_a_prediction_imports_neither_training_nor_tokenizers(tmp_path):
         "net.predictor()(numpy.zeros((1, 1, 28, 28), numpy.float32))"
     )
     others = ["data.tokens", "training.evaluation", "metric.auc", "checkpoint.formats",
-              "optimizer.muon", "parallel.initialize", "onnx.write"]  # fmt: skip
+              "checkpoint.hdf5", "checkpoint.matching", "optimizer.muon", "parallel.initialize",
+              "onnx.write"]  # fmt: skip
     assert loaded(code, [f"singanet.{name}" for name in others]) == []
 
 

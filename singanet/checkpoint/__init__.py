@@ -16,7 +16,7 @@ from singanet.base.elsewhere import names_when_asked
 if TYPE_CHECKING:  # else when they are asked for
     from singanet.checkpoint.entry import Entry, Source
     from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
-    from singanet.checkpoint.keras import LayerDescription
+    from singanet.checkpoint.layer_arrays import LayerDescription
     from singanet.checkpoint.matching import LoadReport, Packed, Target, load_into, match, pack
     from singanet.checkpoint.reader import Reader
     from singanet.checkpoint.sharded import write_folder

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.checkpoint.entry import Entry, Source
-from singanet.checkpoint.keras import LayerDescription, Variable
+from singanet.checkpoint.layer_arrays import LayerDescription, Variable
 from singanet.checkpoint.reader import Reader
 from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.types import Array

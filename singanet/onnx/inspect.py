@@ -6,7 +6,6 @@ import os
 from collections import Counter
 
 from singanet.base.tracebacks import entry_point
-from singanet.checkpoint.matching import aligned
 from singanet.onnx.fold import FOLDS
 from singanet.onnx.read import read
 from singanet.saving.codecs.describe import operators
@@ -22,6 +21,8 @@ def inspect(path: str | os.PathLike[str]) -> str:
     Args:
         path: Path of an ``.onnx`` file.
     """
+    from singanet.checkpoint.matching import aligned
+
     graph, _ = read(path)
     counts = Counter(node.op for node in graph.nodes)
     known = operators()

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,6 +115,8 @@ class Predictor(CompiledNet):
 
         Errors: `ConfigError` if a class is neither singanet's nor registered.
         """
+        from tempfile import TemporaryDirectory
+
         with TemporaryDirectory() as folder:
             path = Path(folder, _FILE)
             self.save(path)
@@ -167,6 +168,8 @@ class Predictor(CompiledNet):
 
 
 def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory() as folder:
         path = Path(folder, _FILE)
         path.write_bytes(raw)

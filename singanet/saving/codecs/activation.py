@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from singanet import layers
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.layers.layer import Layer
 from singanet.saving.codecs.arithmetic import by_channel, compared, scaled
 from singanet.saving.codecs.arrays import Arrays, of_features, per_feature

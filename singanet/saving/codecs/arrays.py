@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.saving.codecs.orders import Uses, along
 from singanet.types import Array, Shape
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet import functional, layers
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.errors import ArgumentError, brief
 from singanet.layers.relative import slopes
 from singanet.layers.symbol import Symbol

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.saving.codecs.activation import activated

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.checkpoint.keras import LayerDescription, Variable
+from singanet.checkpoint.layer_arrays import LayerDescription, Variable
 from singanet.errors import ArgumentError, brief, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.saving.codecs.arithmetic import UNIT, affine, scaled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.checkpoint.keras import Variable
+from singanet.checkpoint.layer_arrays import Variable
 from singanet.errors import ArgumentError, GraphError
 from singanet.layers.embedding import wave_order
 from singanet.layers.layer import Layer
