@@ -130,7 +130,13 @@ class _Product:
         code = self.code
         beside = [self._beside(block, vector) for block, _ in sums]
         before = code.sum(self.group, sums[0][0])
-        lines = {k: self._products_of(code.sum(row, k), vector) for k in {k for k, _ in sums[0][1]}}
+        some, vectors = ({key[axis] for key in sums[0][1]} for axis in (0, 1))
+        for place in beside:
+            # Those of the next group are too far for the processor's own prefetching.
+            far = code.sum(place, code.times(self.panels, 2 * 2 * PANEL))
+            for each in (self.scales, self.minima) if self.kind == "Q4_1" else (self.scales,):
+                code.bring(each, far, FLOAT // 2 * LANES * len(vectors))
+        lines = {k: self._products_of(code.sum(row, k), vector) for k in some}
         for k, v in sums[0][1]:
             at = LANES * FLOAT * v
             made = code.if_first(before, code.number(0.0), code.floats(lines[k], at))
@@ -269,6 +275,8 @@ _MOST = 2.0**22
 """The largest of these numbers."""
 _SUMS = 24
 """Sums that stay in registers."""
+_FAR = 4096
+"""Bytes from codes to those that are prefetched beside their arithmetic."""
 
 
 class _DotProduct(_Product):
@@ -317,7 +325,9 @@ class _DotProduct(_Product):
         self, blocks: tuple[int, ...], vectors: range
     ) -> Iterator[tuple[tuple[int, int, int], Value]]:
         """Yield sums by block, row and vector."""
-        code = self.code
+        code, bits = self.code, 8 if self.kind == "Q8_0" else 4
+        # With more arithmetic for each byte the processor's own prefetching falls behind.
+        many = len(self.rows) * 8 // bits > 2
         keys = [(b, row, v) for b in blocks for row in self.rows for v in vectors]
         sums = {
             (*key, number): code.ints(self._firsts[key[:2]], _BLOCK_VECTOR * number)
@@ -327,9 +337,13 @@ class _DotProduct(_Product):
         with code.each(0, _STEPS, kept=sums) as step:
             at = code.sum(self._codes_at(blocks[0]), code.times(step, _STEP))
             if not vectors[0]:
-                code.fetch(self.codes, at, _STEP)
-            bits = 8 if self.kind == "Q8_0" else 4
+                if many:
+                    code.bring(self.codes, code.sum(at, _FAR), _STEP)
+                else:
+                    code.fetch(self.codes, at, _STEP)
             for v in vectors:
+                # LLVM would load all words first, and then lack registers for the sums.
+                code.settle()
                 word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
                 for b in blocks:
                     codes = code.bytes_of(word, bits, b)
