@@ -353,6 +353,9 @@ class Ops(Protocol):
         to integers of 8 bits and a sign for an integer matrix.
         """
 
+    def rounds_rows(self) -> bool:
+        """Return whether `multiply_held` may round few rows to bfloat16, if that is faster."""
+
     def prepared_held(self, x: Array, held: NarrowMatrix) -> object | None:
         """Return the compiled function that `multiply_held` will call, loaded now; None if none."""
 

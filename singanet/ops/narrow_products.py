@@ -44,8 +44,12 @@ def _fits(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -
     few = len(x) <= ROWS and not held.transposed and not isinstance(held, HalvesMatrix)
     if not (few and _fits_any(ops, x, held)):
         return False
+    if len(x) <= _FEW or not _wide():
+        return True
     # With wide registers more rows are multiplied by oneDNN, or by a block that is widened once.
-    return len(x) <= _FEW or not _wide() or (isinstance(held, BlockMatrix) and _multiplies_bytes())
+    if isinstance(held, BlockMatrix):
+        return _multiplies_bytes()
+    return _multiplies_words() or not ops.rounds_rows()
 
 
 def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
@@ -70,7 +74,7 @@ def _multiply(
         for rows in _fours(x):
             _multiply(ops, x[rows], held, out=y[rows])
         return y
-    case = _case_of(held, len(x))
+    case = _case_of(ops, held, len(x))
     width = case.width
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
     y = out if out is not None and fits else np.empty((len(x), width), np.float32)
@@ -110,7 +114,7 @@ class _FewRows(NamedTuple):
     size: int
 
 
-def _case_of(held: Bfloat16Matrix | BlockMatrix, rows: int) -> _FewRows:
+def _case_of(ops: Ops, held: Bfloat16Matrix | BlockMatrix, rows: int) -> _FewRows:
     kind, places, (groups, panels, inputs) = _layout_of(held)
     if isinstance(held, BlockMatrix):
         slabs = len(held.codes)
@@ -118,7 +122,9 @@ def _case_of(held: Bfloat16Matrix | BlockMatrix, rows: int) -> _FewRows:
         size = held.codes.nbytes
         return _FewRows(_blocks(kind, rows), places, numbers, panels, width, inputs, size)
     size, width = held.words.nbytes, panels * PANEL
-    return _FewRows(_words(), places[:1], (groups, panels, rows), panels, width, inputs, size)
+    rounds = rows > _FEW and _wide() and ops.rounds_rows()
+    function = _rounded(rows) if rounds else _words()
+    return _FewRows(function, places[:1], (groups, panels, rows), panels, width, inputs, size)
 
 
 class _Units(NamedTuple):
@@ -233,10 +239,10 @@ def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | No
     """Return the compiled function for such rows, loaded now; None if no kernel fits."""
     if not _fits_any(ops, x, held):
         return None
-    kind = held.kind if isinstance(held, BlockMatrix) else "words"
     if not _fits(ops, x, held):
-        return _panels(kind, held.transposed)
-    return (_words() if kind == "words" else _blocks(kind, min(len(x), _FEW))).call
+        return _panels(held.kind if isinstance(held, BlockMatrix) else "words", held.transposed)
+    assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
+    return _case_of(ops, held, _FEW if _are_fours(x, held) else len(x)).function.call
 
 
 def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], object] | None:
@@ -251,7 +257,7 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
         parts = [part for part in found if part is not None]
         return partial(_one_by_one, parts) if len(parts) == len(found) else None
     assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
-    case = _case_of(held, len(x))
+    case = _case_of(ops, held, len(x))
     if case.width != held.outputs or case.inputs != x.shape[1]:
         return None
     given = *case.places, address(x), address(out), *case.numbers
@@ -292,6 +298,13 @@ def _words() -> CompiledFunction:
 
 
 @cache
+def _rounded(rows: int) -> CompiledFunction:
+    from singanet.ops.compiled import engine, panels
+
+    return engine.known(panels.rounded_product, rows)
+
+
+@cache
 def _panels(kind: str, transposed: bool) -> Callable[..., None]:
     from singanet.ops.compiled import engine, panels
 
@@ -313,6 +326,13 @@ def _multiplies_bytes() -> bool:
     from singanet.ops.compiled import engine
 
     return engine.multiplies_bytes()
+
+
+@cache
+def _multiplies_words() -> bool:
+    from singanet.ops.compiled import engine
+
+    return engine.multiplies_words()
 
 
 def _blocks(kind: str, rows: int) -> CompiledFunction:

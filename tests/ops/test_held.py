@@ -299,6 +299,26 @@ def test_bytes_are_multiplied_four_rows_at_a_time(kind, rows):
 
 
 @needs_compiler
+@pytest.mark.parametrize(("rows", "inputs"), [(5, 70), (7, 640), (8, 161), (9, 64), (ROWS, 30)])
+def test_rounded_rows_have_the_same_products_beside_others(rows, inputs):
+    from singanet.ops.compiled import engine
+
+    if not engine.multiplies_words():
+        pytest.skip("only processors with AVX-512 for bfloat16 multiply rounded rows")
+    held, floats = made("bfloat16", inputs, 130)
+    x = np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
+    rounding = SimpleNamespace(xp=np, rounds_rows=lambda: True, team=lambda: (1, None))
+    y = compiled.few_rows.run(rounding, x, held)
+    bits = x.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
+    expect_product(y, rounded, floats)
+    x[0, 5] = np.nan
+    again = compiled.few_rows.run(rounding, x[::-1], held)[::-1]
+    assert np.isnan(again[0]).all()
+    np.testing.assert_array_equal(again[1:], y[1:])
+
+
+@needs_compiler
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
 def test_the_largest_sums_of_pairs_of_bytes_fit(kind):
     """Rows whose bytes all have the largest size, times the largest codes."""
@@ -365,7 +385,7 @@ def known(made_of, write, *case):
 def test_the_limits_of_few_rows(monkeypatch):
     fits = partial(compiled.few_rows.fits, numpy_ops)
     for wide, dots, kind, most in (
-        (True, False, "bfloat16", 4), (False, False, "bfloat16", ROWS), (True, False, "Q8_0", 4),
+        (True, False, "bfloat16", ROWS), (False, False, "bfloat16", ROWS), (True, False, "Q8_0", 4),
         (False, False, "Q8_0", ROWS), (True, True, "Q4_1", ROWS),
     ):  # fmt: skip
         monkeypatch.setattr(compiled, "_wide", lambda wide=wide: wide)
@@ -374,6 +394,13 @@ def test_the_limits_of_few_rows(monkeypatch):
         x = np.ones((ROWS + 1, 32), np.float32)
         assert fits(x[:most], held)
         assert not fits(x[: most + 1], held)
+    held, _ = made("bfloat16", 32, 64)
+    rounding = SimpleNamespace(xp=np, rounds_rows=lambda: True)
+    for words, most in ((False, 4), (True, ROWS)):
+        monkeypatch.setattr(compiled, "_multiplies_words", lambda words=words: words)
+        assert compiled.few_rows.fits(rounding, x[:most], held)
+        assert not compiled.few_rows.fits(rounding, x[: most + 1], held)
+    held, _ = made("Q4_1", 32, 64)
     x = x[:4]
     assert not fits(x[:0], held)
     assert not fits(x.astype(np.float64), held)

@@ -28,7 +28,7 @@ from singanet.ops.onednn import OneDnnOps
 SURROUNDINGS = {
     "as_one", "lanes", "jobs", "team", "settings", "remarks", "trim", "pass_on_nan",
     "prepared_held", "has_attention", "has_sweep", "multiplier", "sweep",
-    "further_attention", "arithmetic", "joint_sweep",
+    "further_attention", "arithmetic", "joint_sweep", "rounds_rows",
 }  # fmt: skip
 """Methods of a backend that are not kernels."""
 

@@ -28,6 +28,8 @@ _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
 _BYTES_HALF = ir.VectorType(ir.IntType(8), 2 * LANES)
 _PAIRS_HALF = ir.VectorType(ir.IntType(16), LANES)
+
+_WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
 _POINTERS = ir.VectorType(ir.PointerType(_FLOAT), LANES)
 _EXPONENTIAL = (
     1.9875691500e-4,
@@ -515,6 +517,22 @@ class Code:
         if self._dot is None:
             self._dot = ir.Function(self._module, kind, "llvm.x86.avx512.vpdpbusd.512")
         return self._at.call(self._dot, [sums, some, others])
+
+    def rounded_words(self, one: Value, other: Value) -> Value:
+        """Return pairs of neighbouring floats of two vectors as bfloat16, in integers."""
+        made = self._of_words("cvtne2ps2bf16", _WORDS, other, one)
+        return self._at.bitcast(made, _INTS)
+
+    def dot_words(self, sums: Value, some: Value, others: Value) -> Value:
+        """Add the products of two bfloat16 with two others to each sum."""
+        return self._of_words("dpbf16ps", _FLOATS, sums, some, others)
+
+    def _of_words(self, name: str, made: Any, *given: Value) -> Value:
+        """Call a function of AVX-512 for bfloat16, in its form of integers."""
+        name = f"llvm.x86.avx512bf16.{name}.512"
+        kind = ir.FunctionType(made, [each.type for each in given])
+        found = self._module.globals.get(name) or ir.Function(self._module, kind, name)
+        return self._at.call(found, given)
 
     def add_pairs(self, sums: Value, some: Value, others: Value) -> Value:
         """Add the products of two unsigned bytes with two signed ones to each sum of 16 bits.

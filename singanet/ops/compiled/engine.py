@@ -236,6 +236,13 @@ def multiplies_bytes() -> bool:
 
 
 @cache
+def multiplies_words() -> bool:
+    """Whether this processor sums products of bfloat16 in registers, and not faster in tiles."""
+    found = _features()
+    return is_wide() and bool(found.get("avx512bf16", False) and not found.get("amx-bf16", False))
+
+
+@cache
 def adds_pairs() -> bool:
     """Whether this processor sums products of pairs of bytes, in 16 registers of 256 bits."""
     return not is_wide() and bool(_features().get("avx2", False))

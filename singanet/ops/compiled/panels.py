@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES, ROWS
 from singanet.ops.narrow import BLOCK, GROUP, PANEL
+from singanet.ops.workers import cuts
 
 _BLOCK_VECTOR = 4 * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""
@@ -648,6 +649,58 @@ def words_product(wide: bool) -> Code:
         for size, begin, end in teams:
             with code.each(begin, end, size) as row:
                 multiply(row, range(size))
+    return code
+
+
+_ROUNDED_TEAM = 8
+"""Rounded rows whose products with a word of a panel are summed together."""
+_ROUNDED = 24
+"""Sums of rounded rows that stay in registers."""
+
+
+def rounded_product(rows: int) -> Code:
+    """Write `words_product` of that many ``rows``, which it rounds to bfloat16.
+
+    Only for processors that sum products of bfloat16, in registers of 512 bits.
+    """
+    code = Code(f"rounded_{rows}", pointers=3, numbers=5)
+    words, x, y, pairs, panels, _, first, last = code.arguments
+    teams = cuts(rows, -(-rows // _ROUNDED_TEAM))
+    lines = [code.room(_PAIRS // LANES) for _ in range(rows)]
+    with code.each(first, last) as panel, code.each(0, pairs, _PAIRS) as start:
+        stop = code.lesser(code.sum(start, _PAIRS), pairs)
+        with code.each(start, stop, LANES) as pair:
+            at = code.times(code.less(pair, start), FLOAT)
+            for row, line in enumerate(lines):
+                place = code.times(code.sum(code.times(pairs, row), pair), 2 * FLOAT)
+                halves = [code.floats(x, code.sum(place, _WORDS_VECTOR * k)) for k in (0, 1)]
+                code.store_ints(code.rounded_words(*halves), line, at)
+        for begin, end in teams:
+            some = range(begin, end)
+            count = max(k for k in (1, 2, 4) if k * len(some) <= _ROUNDED)
+            with code.each(0, len(_VECTORS), count) as vector:
+                columns = code.times(vector, _WORDS_VECTOR)
+                places, sums = {}, {}
+                for row in some:
+                    line = code.times(code.sum(code.times(panels, row), panel), _PAIR)
+                    for v in range(count):
+                        at = places[row, v] = code.sum(line, columns, _WORDS_VECTOR * v)
+                        before = code.floats(y, at)
+                        sums[row, v] = code.if_first(start, code.number(0.0), before)
+                with code.each(start, stop, kept=sums) as pair:
+                    at = code.times(code.sum(code.times(panel, pairs), pair), _PAIR)
+                    at = code.sum(at, columns)
+                    if not begin:
+                        code.bring(words, code.sum(at, _PAIRS * _PAIR), _WORDS_VECTOR * count)
+                    place = code.times(code.less(pair, start), FLOAT)
+                    for v in range(count):
+                        code.settle()
+                        both = code.ints(words, code.sum(at, _WORDS_VECTOR * v))
+                        for row in some:
+                            one = code.all_ints(lines[row], place)
+                            sums[row, v] = code.dot_words(sums[row, v], both, one)
+                for key, total in sums.items():
+                    code.store(total, y, places[key])
     return code
 
 

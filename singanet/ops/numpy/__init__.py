@@ -79,6 +79,10 @@ class NumpyOps:
         """Return False: `attend` is a call for each block."""
         return False
 
+    def rounds_rows(self) -> bool:
+        """Return False: few rows are multiplied as they are."""
+        return False
+
     def has_sweep(self, function: Any, size: int) -> bool:
         """Return False: NumPy has no other form."""
         return False

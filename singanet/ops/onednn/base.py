@@ -110,6 +110,11 @@ class OneDnnBase(PlannedOps):
         library = self.library()
         return None if library is None else Runtime(library, default_threads(), self.narrow)
 
+    def rounds_rows(self) -> bool:
+        """Whether the library multiplies bfloat16 in registers."""
+        library = self.library()
+        return library is not None and library.bfloat16
+
     def lane_count(self, samples: int, multiplications: int) -> int:
         """Return 1, since the threads are the library's."""
         return 1

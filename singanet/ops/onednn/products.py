@@ -494,8 +494,7 @@ def prepared_held(ops: OneDnnBase, x: Array, held: NarrowMatrix) -> Callable[...
 
 
 def _rounds(ops: OneDnnBase, rows: int) -> bool:
-    library = ops.library()
-    return bool(library and library.bfloat16 and (rows <= _FEW_ROUNDED or rounds(ops)))
+    return ops.rounds_rows() and (rows <= _FEW_ROUNDED or rounds(ops))
 
 
 def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
