@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
 _FEW = 4
-"""Rows that are multiplied as bytes together, and of which sums stay in wide registers."""
+"""Rows of which sums stay in wide registers."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""
 _ADDS_A_BYTE = 8
@@ -69,11 +69,6 @@ def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = Non
 def _multiply(
     ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
 ) -> Array:
-    if _are_fours(x, held):
-        y = np.empty((len(x), held.outputs), np.float32) if out is None else out
-        for rows in _fours(x):
-            _multiply(ops, x[rows], held, out=y[rows])
-        return y
     case = _case_of(ops, held, len(x))
     width = case.width
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
@@ -88,15 +83,6 @@ def _multiply(
         return y if width == held.outputs else np.ascontiguousarray(y[:, : held.outputs])
     out[...] = y[:, : held.outputs]
     return out
-
-
-def _are_fours(x: Array, held: NarrowMatrix) -> bool:
-    return len(x) > _FEW and isinstance(held, BlockMatrix) and _multiplies_bytes()
-
-
-def _fours(x: Array) -> list[slice]:
-    """Return ranges of as many rows as are multiplied together."""
-    return [slice(start, start + _FEW) for start in range(0, len(x), _FEW)]
 
 
 few_rows = Route("compiled", _multiply, _fits)
@@ -242,7 +228,7 @@ def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | No
     if not _fits(ops, x, held):
         return _panels(held.kind if isinstance(held, BlockMatrix) else "words", held.transposed)
     assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
-    return _case_of(ops, held, _FEW if _are_fours(x, held) else len(x)).function.call
+    return _case_of(ops, held, len(x)).function.call
 
 
 def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], object] | None:
@@ -252,10 +238,6 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     """
     if not _fits(ops, x, held, out=out) or not (x.flags.c_contiguous and out.flags.c_contiguous):
         return None
-    if _are_fours(x, held):
-        found = [bound(ops, x[rows], held, out[rows]) for rows in _fours(x)]
-        parts = [part for part in found if part is not None]
-        return partial(_one_by_one, parts) if len(parts) == len(found) else None
     assert isinstance(held, (Bfloat16Matrix, BlockMatrix))
     case = _case_of(ops, held, len(x))
     if case.width != held.outputs or case.inputs != x.shape[1]:
@@ -270,11 +252,6 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     made = Divided(side_by_side, [[part] for part in own])
     made.whole = whole
     return made
-
-
-def _one_by_one(calls: list[Callable[[], object]]) -> None:
-    for call in calls:
-        call()
 
 
 def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:

@@ -286,15 +286,15 @@ def test_threads_share_panels_of_few_rows(kind, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [5, 8])
-def test_bytes_are_multiplied_four_rows_at_a_time(kind, rows):
+@pytest.mark.parametrize("rows", [3, 5, 8, 13, ROWS])
+def test_rows_of_bytes_have_the_same_products_beside_others(kind, rows):
     held, floats = made(kind, 96, 130)
     x = np.random.default_rng(rows).standard_normal((rows, 96), np.float32)
     out = np.full((rows, 130), np.nan, np.float32)
     if compiled.few_rows.fits(numpy_ops, x, held):
         assert compiled.few_rows.run(numpy_ops, x, held, out=out) is out
         expect_product(out, x, floats)
-        alone = [compiled.few_rows.run(numpy_ops, part, held) for part in (x[:4], x[4:])]
+        alone = [compiled.few_rows.run(numpy_ops, x[k : k + 1], held) for k in range(rows)]
         np.testing.assert_array_equal(out, np.concatenate(alone))
 
 

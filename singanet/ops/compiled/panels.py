@@ -6,6 +6,7 @@ Weights are read once, in their narrow type, and widened in registers or the nea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
@@ -67,7 +68,7 @@ def blocks_product(kind: str, wide: bool, converts: bool, pairs: bool = False) -
 
 
 def dots_product(kind: str, rows: int) -> Code:
-    """Write `blocks_product` of that many ``rows`` for processors that multiply bytes.
+    """Write `blocks_product` for that many ``rows``, on processors that multiply bytes.
 
     The numbers of a row in a block become integers of 23 bits, three bytes each, whose products
     with the codes are exact.
@@ -95,19 +96,25 @@ class _Product:
     """The code of the value 0 in the sums, by kind."""
     unit = 1.0
     """The sums of a row of 1 and the code 1."""
+    team = _TEAM
+    """Rows that are multiplied together at most."""
 
-    def __init__(self, name: str, kind: str, converts: bool, team: int = _TEAM) -> None:
+    def __init__(self, name: str, kind: str, converts: bool) -> None:
         self.kind, self._converts = kind, converts
         code = self.code = Code(name, pointers=5, numbers=6)
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
         self.slabs, self.groups, self.panels, self.count, first, last = code.arguments[5:]
         self._totals = code.room(2 * ROWS)
-        self._teams = _teams(code, self.count, team)
+        self._teams = self._divided()
         # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
             self._prepare()
             with code.each(first, last) as self.panel:
                 self._multiply()
+
+    def _divided(self) -> list[tuple[int, Value, Value]]:
+        """Return the sizes of teams of rows, and the range of rows of each."""
+        return _teams(self.code, self.count, self.team)
 
     def _prepare(self) -> None:
         """Write code for each group of inputs, before its panels: the sums of rows by block."""
@@ -190,6 +197,20 @@ class _Product:
         line = code.times(code.sum(code.times(group, 2), block), self.panels)
         column = code.sum(code.times(code.sum(line, self.panel), PANEL), code.times(vector, LANES))
         return code.times(column, FLOAT // 2)
+
+    @contextmanager
+    def _each_line(self) -> Iterator[tuple[Value, Value]]:
+        """Write a loop around the body, in which the numbers of a row's block become bytes.
+
+        The body has the place of the block's sum and the line of the bytes.
+        """
+        code = self.code
+        self._units, self._lines = code.room(2 * ROWS), code.room(4 * ROWS)
+        with code.each(0, self.count) as row, code.each(0, 2) as block:
+            place = self._total_of(row, block)
+            line = code.beyond(self._lines, code.times(place, 2))
+            code.store(self._to_bytes(row, block, line), self._units, place)
+            yield place, line
 
     def _to_bytes(self, row: Value, block: Value, line: Value) -> Value:
         """Store a row's numbers of a block as integers at ``line``, and return their unit.
@@ -288,75 +309,93 @@ class _DotProduct(_Product):
     _zero: Mapping[str, int] = {"Q4_0": 8, "Q8_0": 128, "Q4_1": 0}
 
     def __init__(self, kind: str, rows: int) -> None:
-        self.rows = range(rows)
+        self._rows = rows
         super().__init__(f"{kind}_dots_{rows}", kind, converts=True)
 
+    def _divided(self) -> list[tuple[int, Value, Value]]:
+        """Divide the rows, whose number is known, like `_teams`."""
+        size, larger = divmod(self._rows, -(-self._rows // self.team))
+        between = larger * (size + 1)
+        found = [(size + 1, 0, between), (size, between, self._rows)]
+        return [team for team in found if team[1] < team[2]]
+
     def _prepare(self) -> None:
-        """Turn the numbers of a group to bytes, beside their scale and the first sums."""
+        """Turn the numbers of a group to bytes, beside their units and the first sums."""
         super()._prepare()
-        code = self.code
-        keys = [(block, row) for block in (0, 1) for row in self.rows]
-        self._lines = {key: code.room(-(-_BYTES * BLOCK // _BLOCK_VECTOR)) for key in keys}
-        self._firsts = {key: code.room(_BYTES) for key in keys}
-        self._sizes = {}
-        for block, row in keys:
-            key = block, row
-            self._sizes[key] = self._to_bytes(row, block, self._lines[key])
+        code, zero = self.code, self._zero[self.kind]
+        self._firsts = code.room(2 * _BYTES * ROWS)
+        with self._each_line() as (place, line):
             for number in range(_BYTES):
                 sums = code.whole_number(0)
-                zero = self._zero[self.kind]
                 for step in range(_STEPS if zero else 0):
-                    four = code.all_ints(self._lines[key], BLOCK * number + 4 * step)
+                    four = code.all_ints(line, BLOCK * number + 4 * step)
                     sums = code.dot(sums, code.each_byte(zero), four)
-                place = _BLOCK_VECTOR * number
-                code.store_ints(code.negative(sums), self._firsts[key], place)
+                at = code.sum(code.times(place, _BYTES), _BLOCK_VECTOR * number)
+                code.store_ints(code.negative(sums), self._firsts, at)
 
     def _multiply(self) -> None:
-        blocks = ((0,), (1,)) if self.kind == "Q8_0" else ((0, 1),)
-        sums: dict[int, Sums] = {0: {}, 1: {}}
-        for some in blocks:
-            count = max(1, _SUMS // (_BYTES * len(some) * len(self.rows)))
-            for first in range(0, len(_VECTORS), count):
-                found = self._sums_of(some, _VECTORS[first : first + count])
-                for (block, row, vector), value in found:
-                    sums[block][row, vector] = value
-        self._add([*sums.items()], self.code.sum(0), self.code.sum(0))
+        for size, start, stop in self._teams:
+            with self.code.each(start, stop, size) as row:
+                if self.kind == "Q8_0":
+                    with self.code.each(0, 2) as block:
+                        self._of_rows([block], row, range(size))
+                else:
+                    # Shifts by a constant are faster.
+                    self._of_rows([0, 1], row, range(size))
+
+    def _of_rows(self, blocks: Sequence[Value], row: Value, some: range) -> None:
+        most = _SUMS // (_BYTES * len(blocks) * len(some))
+        vectors = range(max(k for k in (1, 2, 4) if k <= most))
+        with self.code.each(0, len(_VECTORS), len(vectors)) as vector:
+            self._add([*self._sums_of(blocks, row, some, vector, vectors)], row, vector)
 
     def _sums_of(
-        self, blocks: tuple[int, ...], vectors: range
-    ) -> Iterator[tuple[tuple[int, int, int], Value]]:
-        """Yield sums by block, row and vector."""
+        self, blocks: Sequence[Value], row: Value, some: range, vector: Value, vectors: range
+    ) -> Iterator[tuple[Value, Sums]]:
+        """Yield the sums of each block."""
         code, bits = self.code, 8 if self.kind == "Q8_0" else 4
-        # With more arithmetic for each byte the processor's own prefetching falls behind.
-        many = len(self.rows) * 8 // bits > 2
-        keys = [(b, row, v) for b in blocks for row in self.rows for v in vectors]
-        sums = {
-            (*key, number): code.ints(self._firsts[key[:2]], _BLOCK_VECTOR * number)
-            for key in keys
-            for number in range(_BYTES)
+        places = {
+            (b, k): self._total_of(code.sum(row, k), block)
+            for b, block in enumerate(blocks)
+            for k in some
         }
+        sums: dict[tuple[int, int, int, int], Value] = {}
+        lines = {}
+        for key, place in places.items():
+            lines[key] = code.beyond(self._lines, code.times(place, 2))
+            for number in range(_BYTES):
+                at = code.sum(code.times(place, _BYTES), _BLOCK_VECTOR * number)
+                first = code.ints(self._firsts, at)
+                sums |= {(*key, v, number): first for v in vectors}
+        begin = code.sum(self._codes_at(blocks[0]), code.times(vector, _BLOCK_VECTOR))
         with code.each(0, _STEPS, kept=sums) as step:
-            at = code.sum(self._codes_at(blocks[0]), code.times(step, _STEP))
-            if not vectors[0]:
-                if many:
-                    code.bring(self.codes, code.sum(at, _FAR), _STEP)
-                else:
-                    code.fetch(self.codes, at, _STEP)
+            at = code.sum(begin, code.times(step, _STEP))
+            size = _BLOCK_VECTOR * len(vectors)
+            # With more arithmetic for each byte the processor's own prefetching falls behind.
+            if self._rows * 8 // bits > 2:
+                code.bring(self.codes, code.sum(at, _FAR), size)
+            else:
+                code.fetch(self.codes, at, size)
             for v in vectors:
                 # LLVM would load all words first, and then lack registers for the sums.
                 code.settle()
                 word = code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v))
-                for b in blocks:
-                    codes = code.bytes_of(word, bits, b)
-                    for row in self.rows:
+                for b, block in enumerate(blocks):
+                    codes = code.bytes_of(word, bits, block)
+                    for k in some:
                         for number in range(_BYTES):
                             place = code.sum(code.times(step, 4), BLOCK * number)
-                            four = code.all_ints(self._lines[b, row], place)
-                            key = b, row, v, number
-                            sums[key] = code.dot(sums[key], codes, four)
-        for place in keys:
-            whole = [sums[(*place, number)] for number in range(_BYTES)]
-            yield place, self._from_bytes(whole, self._sizes[place[:2]])
+                            four = code.all_ints(lines[b, k], place)
+                            at_sum = b, k, v, number
+                            sums[at_sum] = code.dot(sums[at_sum], codes, four)
+        for b, block in enumerate(blocks):
+            made: Sums = {}
+            for k in some:
+                unit = code.floats(self._units, places[b, k])
+                for v in vectors:
+                    whole = [sums[b, k, v, number] for number in range(_BYTES)]
+                    made[k, v] = self._from_bytes(whole, unit)
+            yield block, made
 
 
 _PAIR_TEAM = 2
@@ -366,18 +405,16 @@ _PAIR_TEAM = 2
 class _PairProduct(_Product):
     """Sums of products of bytes, in pairs of 16 bits: those of 32 codes of 4 bits fit."""
 
+    team = _PAIR_TEAM
+
     def __init__(self, kind: str, converts: bool) -> None:
-        super().__init__(f"{kind}_pairs_{converts}", kind, converts, _PAIR_TEAM)
+        super().__init__(f"{kind}_pairs_{converts}", kind, converts)
 
     def _prepare(self) -> None:
         """Turn the numbers of a group to bytes, beside their units."""
         super()._prepare()
-        code = self.code
-        self._units, self._lines = code.room(2 * ROWS), code.room(4 * ROWS)
-        with code.each(0, self.count) as row, code.each(0, 2) as block:
-            place = self._total_of(row, block)
-            unit = self._to_bytes(row, block, code.beyond(self._lines, code.times(place, 2)))
-            code.store(unit, self._units, place)
+        with self._each_line():
+            pass
 
     def _multiply(self) -> None:
         for size, start, stop in self._teams:
