@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -205,7 +206,9 @@ def counted(sources: Sequence[Source], path: Path) -> Iterator[Sequence[Source]]
 
 
 RUN = 4 << 20
-"""The target bytes of a run of rows."""
+"""The target bytes of a run of rows, or of small arrays."""
+SMALL = 1 << 16
+"""Bytes up to which calls take as long as an array."""
 
 
 def runs_of_rows(shape: Shape, itemsize: int) -> Iterator[slice | EllipsisType]:
@@ -379,6 +382,45 @@ def checksum_of(data: memoryview) -> bytes:
         return Checksum().update(data).digest()
     words = np.bitwise_xor.reduce(np.frombuffer(data, _WORD)).item()
     return crc32(data).to_bytes(4, "big") + words.to_bytes(8, "big")
+
+
+def checksums_of(data: memoryview, sizes: Sequence[int]) -> list[bytes]:
+    """Return the checksums of the parts of ``data``, of these ``sizes``.
+
+    Their words are summed by one call of NumPy, which takes longer than a small part.
+    """
+    ends = [*accumulate(sizes)]
+    starts = [end - size for end, size in zip(ends, sizes, strict=True)]
+    parts = [data[start:end] for start, end in zip(starts, ends, strict=True)]
+    if not all(sizes) or any(size & 7 for size in sizes):
+        return [checksum_of(part) for part in parts]
+    words = np.frombuffer(data, _WORD)
+    found = np.bitwise_xor.reduceat(words, [start >> 3 for start in starts]).tolist()
+    return [
+        (crc32(part) << 64 | sum_).to_bytes(SIZE, "big")
+        for part, sum_ in zip(parts, found, strict=True)
+    ]
+
+
+Part = TypeVar("Part")
+
+
+def runs_of_small(parts: Iterable[tuple[Part, int, int]]) -> Iterator[list[Part]]:
+    """Yield ``parts`` of a file, (part, place, bytes), in lists to read or write by one call.
+
+    Those up to `SMALL` that follow each other are together, up to `RUN` bytes.
+    """
+    run: list[Part] = []
+    end = total = 0
+    for part, place, nbytes in parts:
+        if run and (place != end or nbytes > SMALL or total + nbytes > RUN):
+            yield run
+            run, total = [], 0
+        run.append(part)
+        end = place + nbytes
+        total += nbytes if nbytes <= SMALL else RUN
+    if run:
+        yield run
 
 
 class ChecksumThread:

@@ -96,7 +96,7 @@ def write_state(
 ) -> None:
     """Write arrays to ``path`` atomically.
 
-    Arrays are written one at a time, so at most one is copied. Errors: `UnknownNameError`,
+    Large arrays are written one at a time, so at most one is copied. Errors: `UnknownNameError`,
     `FileAccessError`, and the errors of the format.
 
     Args:
@@ -217,13 +217,17 @@ def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> Non
         )
 
 
+_START = 1 << 13
+"""Bytes of a file that usually tell its format."""
+
+
 def by_content(path: Path) -> str:
     """Return the name of the format of the file at ``path``, from its first bytes."""
     found = path
     if path.suffix == ".desc" or not path.is_file():
         candidates = (find(path) for find in (find_records, find_pickle))
         found = next((each for each in candidates if each.is_file()), path)
-    with open_file(found) as stream:
+    with open_file(found, _START) as stream:
         kind = kind_of_stream(stream)
     if kind.format:
         return kind.format

@@ -229,8 +229,12 @@ class StreamReader(Reader):
         self._stream.close()
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open ``path`` to read bytes. Errors: `FileAccessError`."""
+_BUFFER = 1 << 18
+"""Bytes that are read ahead: small arrays and a table are read together."""
+
+
+def open_file(path: Path, ahead: int = _BUFFER) -> BinaryIO:
+    """Open ``path`` to read bytes, ``ahead`` of them at a time. Errors: `FileAccessError`."""
     with explained(path, "read"):
         if not path.is_file() and path.exists():
             folder = path.is_dir()
@@ -241,12 +245,7 @@ def open_file(path: Path) -> BinaryIO:
                 received=kind.name,
                 advice=kind.advice or "pass the path of a file",
             )
-        # Small arrays and a table are read together.
-        return path.open("rb", buffering=_BUFFER)
-
-
-_BUFFER = 1 << 18
-"""Bytes that are read ahead."""
+        return path.open("rb", buffering=ahead)
 
 
 def record_path(path: str | os.PathLike[str]) -> Path:

@@ -7,14 +7,14 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singanet.base.arguments import MAX_RANK, Budget, read_json
-from singanet.base.files import path_of, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.base.heap import populated
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
@@ -22,7 +22,9 @@ from singanet.checkpoint.entry import (
     MAX_ARRAYS,
     PIECE,
     REWRITTEN,
+    RUN,
     SIZE,
+    SMALL,
     Checksum,
     ChecksumThread,
     Entry,
@@ -35,10 +37,12 @@ from singanet.checkpoint.entry import (
     check_unique,
     check_version,
     checksum_of,
+    checksums_of,
     read_bytes,
     read_exactly,
     run_shape,
     runs_of_rows,
+    runs_of_small,
     too_many,
     total_bytes,
     truncated,
@@ -232,6 +236,33 @@ class SafetensorsReader(StreamReader):
             raise broken(self.where, "a checksum for each array", "another value")
         return checksums
 
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        """Yield each name with its array; small arrays that follow each other share memory."""
+        parts = (
+            (entry, self._places[name], RUN if self._widens(entry) else entry.stored)
+            for name, entry in self.entries.items()
+        )
+        for run in runs_of_small(parts):
+            if len(run) == 1:
+                yield run[0].name, self.read(run[0].name)
+            else:
+                yield from self._read_run(run)
+
+    def _read_run(self, run: list[Entry]) -> Iterator[tuple[str, Array]]:
+        sizes = [entry.stored for entry in run]
+        whole = np.empty(sum(sizes), np.uint8)
+        with explained(self.path, "read"):
+            self._stream.seek(self._places[run[0].name])
+            read_exactly(self._stream, bytes_of(whole), self.where)
+        checked = any(entry.checksum for entry in run)
+        digests = checksums_of(bytes_of(whole), sizes) if checked else [b""] * len(run)
+        end = 0
+        for entry, digest in zip(run, digests, strict=True):
+            check_digest(entry, digest, self.where)
+            start, end = end, end + entry.stored
+            array = whole[start:end].view(entry.dtype).reshape(entry.shape)
+            yield entry.name, as_bools(array if array.flags.aligned else array.copy())
+
     def _read(self, entry: Entry) -> Array:
         if self._widens(entry):
             return self._filled(entry)
@@ -306,16 +337,18 @@ def write_safetensors(
         ChecksumThread() as hasher,
     ):
         stream.write(start)
-        for source in ordered:
-            if source.nbytes > PIECE:
-                digest = write_pieces(stream, map(bytes_of, source.pieces()), hasher)
+        sizes = [source.nbytes for source in ordered]
+        starts = accumulate([0, *sizes])
+        for run in runs_of_small(zip(ordered, starts, sizes, strict=False)):
+            if run[0].nbytes > SMALL:
+                digests = [write_pieces(stream, map(bytes_of, run[0].pieces()), hasher)]
             else:
-                # Fewer calls: those for pieces take longer than the checksum.
-                data = bytes_of(source.array())
+                data = b"".join(bytes_of(source.array()) for source in run)
                 stream.write(data)
-                digest = checksum_of(data)
+                digests = checksums_of(memoryview(data), [source.nbytes for source in run])
                 del data
-            checksums[source.name] = digest.hex()
+            for source, digest in zip(run, digests, strict=True):
+                checksums[source.name] = digest.hex()
         stream.seek(0)
         stream.write(header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from singanet.checkpoint import open_state, write_state
-from singanet.errors import ArgumentError, VersionError
+from singanet.checkpoint.entry import Checksum
+from singanet.errors import ArgumentError, ChecksumError, VersionError
 from tests.checkpoint.format_case import FormatCase, small_state
 from tests.kit.files import expect_same_state, read_state
 from tests.kit.files import safetensors_entry as entry
@@ -87,6 +88,45 @@ def test_data_are_aligned(path):
     for name, found in json.loads(raw[8 : 8 + length]).items():
         if name != "__metadata__":
             assert found["data_offsets"][0] % sizes[found["dtype"]] == 0
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_small_arrays_are_read_and_written_together(path, count):
+    """Beside large ones, of lengths that are whole words or not, and in files without checksums."""
+    rng = np.random.default_rng(count)
+    sizes = [*rng.integers(0, 3000, count), 1 << 17, *rng.integers(1, 50, count)]
+    for unit, dtype in ((2, "f4"), (1, "u1")):
+        state = {f"a{k}": rng.integers(0, 9, unit * n).astype(dtype) for k, n in enumerate(sizes)}
+        write_state(path, state)
+        with open_state(path) as reader:
+            for name, checked in reader.entries.items():
+                by_hand = Checksum().update(state[name].tobytes()).text()
+                assert checked.checksum == by_hand
+            together = dict(reader)
+            expect_same_state(together, state)
+            assert all(array.flags.writeable for array in together.values())
+            for array in together.values():
+                array[...] = 7
+            expect_same_state({name: reader.read(name) for name in state}, state)
+
+
+def test_damage_of_a_small_array_names_it(path):
+    state = {f"a{k}": np.full(100, k, "f4") for k in range(5)}
+    write_state(path, state)
+    raw = bytearray(path.read_bytes())
+    raw[-500] ^= 1
+    path.write_bytes(raw)
+    with open_state(path) as reader, pytest.raises(ChecksumError, match="'a3'"):
+        dict(reader)
+
+
+def test_small_arrays_at_odd_places_are_read_together(path):
+    raw = bytes(1) + np.arange(2, dtype="<f4").tobytes()
+    rows = {"a": entry("U8", (1,), (0, 1)), "b": entry("F32", (2,), (1, 9))}
+    path.write_bytes(file_of(rows, raw))
+    read = read_state(path)
+    assert read["b"].flags.aligned
+    assert read["b"].tolist() == [0.0, 1.0]
 
 
 def test_bfloat16_is_widened(path):
