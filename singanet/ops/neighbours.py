@@ -13,7 +13,7 @@ from typing import Protocol
 from singanet.ops.threads import cores, default_threads
 
 TASKS = Path("/proc/self/task")
-_CORES = Path("/proc/stat")
+CORES = Path("/proc/stat")
 
 _LOOK = 20_000_000
 """Nanoseconds between two measurements of waiting, which take some 50 microseconds."""
@@ -162,7 +162,7 @@ class Neighbours:
             self._region.note_busy(True)
             self._free = threading.Event()
             threading.Thread(None, self._hold, KEPT, (self._free,), daemon=True).start()
-        elif self._idle[1] - idle >= _FREE * (default_threads() - 1) * (now - before):
+        elif not idle or self._idle[1] - idle >= _FREE * (default_threads() - 1) * (now - before):
             self._free.set()
             self._free = None
             self._region.note_busy(False)
@@ -194,11 +194,13 @@ def _waited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]])
 
 
 def _idle() -> int:
-    """Return the nanoseconds that this process's cores have been idle, since the system started."""
+    """Return the nanoseconds that this process's cores have been idle; 0 if nobody tells."""
     names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    lines = (line.split() for line in _CORES.read_text().splitlines())
-    # After the name: user, nice, system, idle, waiting for a disk.
-    return sum(_JIFFY * (int(line[4]) + int(line[5])) for line in lines if line[0] in names)
+    with suppress(OSError, ValueError, IndexError):
+        lines = [line.split() for line in CORES.read_text().splitlines()]
+        # After the name: user, nice, system, idle, waiting for a disk.
+        return sum(_JIFFY * (int(line[4]) + int(line[5])) for line in lines if line[0] in names)
+    return 0
 
 
 def _put_apart() -> bool:

@@ -339,6 +339,9 @@ def test_the_pool_gives_the_bits_of_one_thread(body):
 # -- Other users of the cores --------------------------------------------------------------------
 
 
+IDLE = neighbours._idle
+
+
 class Waits:
     """Stands for the system and OpenMP: times waited and worked, and teams begun."""
 
@@ -418,6 +421,17 @@ def test_contention_lasts_until_other_cores_are_idle(waits):
     assert waits.pass_by(2, 0.4)
     assert waits.pass_by(50, 0.0, step=0.5, idle=0.9)
     assert not waits.pass_by(8, 0.0, step=0.5, idle=1.1)
+
+
+@pytest.mark.parametrize("text", [None, "cpu  0 0 0 0\n", "cpu0 0 0 0 0 0\n", "cpu0 a b\n", "\n"])
+def test_contention_ends_where_nobody_tells_idle_times(waits, monkeypatch, tmp_path, text):
+    monkeypatch.setattr(neighbours, "CORES", tmp_path / "stat")
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(neighbours, "_idle", IDLE)
+    assert neighbours._idle() == 0
+    assert waits.pass_by(2, 0.4)
+    assert not waits.pass_by(4, 0.0, step=0.5)
 
 
 def test_idle_time_is_that_of_the_cores(two_cores):
