@@ -49,13 +49,6 @@ class PredictionProgram(Protocol):
         """Its report."""
 
 
-_ROUNDS = 16
-"""The most repetitions of a measurement."""
-
-_ENOUGH = 0.02
-"""Seconds after which a measurement is not repeated."""
-
-
 class SharedPrediction:
     """A prediction by ``program``, whose kernels threads share.
 
