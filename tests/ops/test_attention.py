@@ -18,7 +18,7 @@ from singanet.ops.casts import has_compiler
 from singanet.ops.compiled import engine
 from singanet.ops.interface import Prepared
 from singanet.ops.kernel import in_order
-from singanet.ops.llvm import attend_blocks
+from singanet.ops.llvm import attend_blocks, few
 from singanet.ops.llvm.plans import PlanRuntime
 from singanet.ops.numpy import attending
 from singanet.ops.onednn import attending as onednns
@@ -240,7 +240,7 @@ def test_scores_of_any_size_stay_finite(monkeypatch):
 
 @pytest.fixture
 def from_the_first(monkeypatch):
-    monkeypatch.setattr(onednns, "_SCORES_LEAST", 1)
+    monkeypatch.setattr(few, "SCORES", 1)
 
 
 @pytest.mark.parametrize("hurt", [np.nan, np.inf])
@@ -266,7 +266,7 @@ def test_a_hidden_key_may_be_anything(onednn, from_the_first, rng):
 
 
 def test_few_scores_are_numpys(onednn, plans, rng):
-    k = rng.standard_normal((1, 1, onednns._SCORES_LEAST // 64, 4)).astype(np.float32)
+    k = rng.standard_normal((1, 1, few.SCORES // 64, 4)).astype(np.float32)
     for queries, made in ((63, 0), (64, 1)):
         q = rng.standard_normal((1, 1, queries, 4)).astype(np.float32)
         onednn.attention_weights(q, k, Attention(1.0))

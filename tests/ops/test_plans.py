@@ -130,29 +130,32 @@ def test_bound_calls_keep_to_their_memory(seen):
 
 def test_a_bound_call_outlives_its_plan(library_path):
     ops = Watched(library_path, required=True)
-    x = draw(64, 512)
-    y = ops.softmax(x).copy()
+    y = ops.matmul(draw(64, 512), draw(512, 64)).copy()
     _, plan, before, _ = ops.seen.pop()
-    operands = [aligned(array) for array in before]
-    bound = plan.bound([array.ctypes.data for array in operands], 0)
+    operands, scratch = [aligned(array) for array in before], aligned(room_of(plan))
+    bound = plan.bound([array.ctypes.data for array in operands], scratch.ctypes.data)
     del plan, ops
     gc.collect()
     for _ in range(3):
-        operands[1][...] = 0
+        operands[0][...] = 0
         bound()
-        np.testing.assert_array_equal(operands[1], y)
+        np.testing.assert_array_equal(operands[0], y)
 
 
 def test_a_bound_call_uses_the_threads_of_its_plan(ops, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
-    runtime, x = ops.runtime(), draw(64, 512)
-    ops.softmax(x)
+    runtime, factors = ops.runtime(), (draw(64, 512), draw(512, 64))
+    y = ops.matmul(*factors)
     plan = next(iter(runtime._plans.values()))
-    y = np.empty_like(x)
-    bound = plan.bound([x.ctypes.data, y.ctypes.data], 0)
+    scratch = aligned(room_of(plan))
+    bound = plan.bound([array.ctypes.data for array in (y, *factors)], scratch.ctypes.data)
     runtime.team.use(plan.threads + 1)
     bound()
     assert runtime.team.size == plan.threads
+
+
+def room_of(plan):
+    return np.zeros(plan.scratch, np.uint8)
 
 
 def aligned(array):
@@ -165,7 +168,7 @@ def aligned(array):
 
 
 def run_bound(plan, operands):
-    scratch = aligned(np.zeros(plan.scratch, np.uint8))
+    scratch = aligned(room_of(plan))
     plan.bound([array.ctypes.data for array in operands], scratch.ctypes.data)()
 
 
