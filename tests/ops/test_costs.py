@@ -463,6 +463,7 @@ def test_switched_off_choices_are_the_same_on_every_processor(
     library_path, no_compiler, monkeypatch
 ):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(OneDnnOps, "calibrate", None)
     routes = {
         "forward": OneDnnOps.conv2d.routes,

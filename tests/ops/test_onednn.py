@@ -124,6 +124,32 @@ def test_softmax_of_few_in_predictors(ops, only_onednn, shape):
     assert bad.tolist() == [True] + [False] * (len(bad) - 1)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_narrow_registers_leave_products_of_several_threads_to_lanes(
+    library_path, monkeypatch, wide, count
+):
+    if count > threads.cores():
+        pytest.skip("one core")
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    threads._changed(count)
+    ops = OneDnnOps(library_path, required=True)
+    library = replace(ops.library(), wide=wide)
+    monkeypatch.setattr(ops, "library", lambda: library)
+    lanes = not wide and count == 2
+    assert ops.lane_count(1 << 10, 1 << 28) == (2 if lanes else 1)
+    for m, k, n in ((300, 200, 100), (100, 300, 1000), (3000, 64, 65), (1, 1024, 1024)):
+        a, b, y = draw(m, k), draw(k, n, seed=1), draw(m, n, seed=2)
+        close(ops.matmul(a, b), a.astype(np.float64) @ b)
+        close(ops.affine(a, b, b[0]), a.astype(np.float64) @ b + b[0])
+        close(ops.matmul(a.T.copy().T, b), a.astype(np.float64) @ b)
+        wanted = y + a.astype(np.float64) @ b
+        ops.add_matmul(y, a, b)
+        close(y, wanted)
+    made = [plan for plan in ops.runtime()._plans.values() if type(plan).__name__ == "KernelPlan"]
+    assert bool(made) != lanes
+
+
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("orders", ["CC", "LL", "LC", "CL"])
 def test_sums_of_two(ops, plans, relu, orders):

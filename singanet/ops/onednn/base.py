@@ -115,9 +115,18 @@ class OneDnnBase(PlannedOps):
         library = self.library()
         return library is not None and library.bfloat16
 
+    def shares_products(self) -> bool:
+        """Whether the library's threads share products well.
+
+        Without registers of 512 bits two threads take up to twice the time of one, and up to three
+        times that of lanes, in which each multiplies by BLAS.
+        """
+        runtime = self.runtime()
+        return runtime is None or runtime.threads == 1 or self.narrow or runtime.library.wide
+
     def lane_count(self, samples: int, multiplications: int) -> int:
-        """Return 1, since the threads are the library's."""
-        return 1
+        """Return 1 if the library's threads share products."""
+        return 1 if self.shares_products() else super().lane_count(samples, multiplications)
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:
         """Return the library's own threads; other threads would compete for their cores."""

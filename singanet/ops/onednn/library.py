@@ -234,6 +234,7 @@ class Library:
     """A loaded oneDNN; ``c`` are its functions.
 
     ``bfloat16`` means that the processor has bfloat16 products; oneDNN would emulate them slowly.
+    ``wide`` means that its code uses registers of 512 bits.
     """
 
     path: str
@@ -241,6 +242,7 @@ class Library:
     runtime: str
     c: Any
     bfloat16: bool = False
+    wide: bool = True
 
 
 def find_library() -> str | None:
@@ -296,8 +298,9 @@ def load_library(path: str) -> Library:
     except AttributeError as error:
         received = f"oneDNN {version} without one of them: {error}"
         raise _refused(path, "the functions of oneDNN 3", received) from error
-    bfloat16 = bool(c.dnnl_get_effective_cpu_isa() & _MULTIPLIES_BFLOAT16)
-    return Library(path, version, runtime, c, bfloat16)
+    isa = c.dnnl_get_effective_cpu_isa()
+    bfloat16, wide = bool(isa & _MULTIPLIES_BFLOAT16), bool(isa & HAS_WIDE)
+    return Library(path, version, runtime, c, bfloat16, wide)
 
 
 def _refused(path: str, expected: str, received: str) -> BackendError:

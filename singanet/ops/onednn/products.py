@@ -150,7 +150,9 @@ def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) ->
     if len(rows) != 2 or len(matrix) != 2 or rows[1] != matrix[0] or isinstance(b, NarrowMatrix):
         return False
     adds = rows[0] * matrix[0] * matrix[1]
-    return adds >= (_LEAST_OUTER if matrix[0] == 1 else _LEAST)
+    if matrix[0] == 1:
+        return adds >= _LEAST_OUTER
+    return adds >= _LEAST and ops.shares_products()
 
 
 def _multiplied(
