@@ -28,7 +28,7 @@ from singanet.ops.onednn.binding import (
     dims,
     failed,
 )
-from singanet.ops.onednn.library import HAS_WIDE
+from singanet.ops.onednn.library import is_wide
 from singanet.types import Parts, Shape
 
 _ANY = 0xFFFFFFFF
@@ -530,7 +530,7 @@ class Builder(Descriptors):
             packing=self.packing,
             open=frozenset(self._open),
             rounded=frozenset(self._rounded),
-            wide=bool(self._place.c.dnnl_get_effective_cpu_isa() & HAS_WIDE),
+            wide=is_wide(self._place.c),
         )
         self._finished = True
         return KernelPlan(self._place, recipe, self.threads, self.brief)

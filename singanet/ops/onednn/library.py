@@ -216,7 +216,7 @@ _RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
 _MULTIPLIES_BFLOAT16 = 0x80
 """The bit of ``dnnl_cpu_isa_t`` in all instruction sets with bfloat16 products."""
 
-HAS_WIDE = 0x20
+_HAS_WIDE = 0x20
 """The bit in all instruction sets with 512-bit registers."""
 
 _SYSTEM_FOLDERS = (
@@ -298,9 +298,13 @@ def load_library(path: str) -> Library:
     except AttributeError as error:
         received = f"oneDNN {version} without one of them: {error}"
         raise _refused(path, "the functions of oneDNN 3", received) from error
-    isa = c.dnnl_get_effective_cpu_isa()
-    bfloat16, wide = bool(isa & _MULTIPLIES_BFLOAT16), bool(isa & HAS_WIDE)
-    return Library(path, version, runtime, c, bfloat16, wide)
+    bfloat16 = bool(c.dnnl_get_effective_cpu_isa() & _MULTIPLIES_BFLOAT16)
+    return Library(path, version, runtime, c, bfloat16, is_wide(c))
+
+
+def is_wide(c: Any) -> bool:
+    """Return whether the code of the library ``c`` uses registers of 512 bits."""
+    return bool(c.dnnl_get_effective_cpu_isa() & _HAS_WIDE)
 
 
 def _refused(path: str, expected: str, received: str) -> BackendError:

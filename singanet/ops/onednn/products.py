@@ -145,7 +145,7 @@ def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> b
 
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
-    """Whether this is a product of two float matrices large enough for oneDNN."""
+    """Whether two float matrices are large enough for oneDNN, and its threads share the product."""
     rows, matrix = a.shape, b.shape
     if len(rows) != 2 or len(matrix) != 2 or rows[1] != matrix[0] or isinstance(b, NarrowMatrix):
         return False
