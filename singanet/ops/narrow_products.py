@@ -246,10 +246,10 @@ def bound(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> Callable[[], ob
     shared = case.size >= _SHARED
     threads, side_by_side = ops.team() if shared else (1, None)
     whole = compiled_call(case.function, (*given, 0, case.panels), not shared, case.size)
-    own = whole.parts(threads)
+    (own,) = whole.divided(threads)
     if side_by_side is None or len(own) == 1:
         return whole
-    made = Divided(side_by_side, [[part] for part in own])
+    made = Divided(side_by_side, own)
     made.whole = whole
     return made
 

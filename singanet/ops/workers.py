@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextvars import copy_context
+from itertools import chain
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -90,6 +91,23 @@ def cuts(count: int, parts: int) -> list[tuple[int, int]]:
     """Return the bounds of ``parts`` ranges of about equal size, none of them empty."""
     parts = min(parts, count)
     return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
+
+
+def shared(
+    numbers: tuple[int, ...], counts: Sequence[int], threads: int
+) -> Sequence[Sequence[tuple[int, ...]]]:
+    """Return the arguments of calls: ``numbers``, followed by a range of parts for each stage.
+
+    With one thread, one call does all stages; with several, each call does parts of one stage.
+    """
+    if threads == 1:
+        return [[(*numbers, *chain.from_iterable((0, count) for count in counts))]]
+    stages = []
+    for stage, count in enumerate(counts):
+        before, after = (0, 0) * stage, (0, 0) * (len(counts) - stage - 1)
+        calls = [(*numbers, *before, *cut, *after) for cut in cuts(count, threads)]
+        stages += [calls] * bool(calls)
+    return stages
 
 
 def do(part: Sequence[Work]) -> None:

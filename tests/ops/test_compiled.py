@@ -22,8 +22,8 @@ from singanet.ops.compiled import engine, normalise, panels, pool
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.engine import KeptCode, compiled
 from singanet.ops.compiled.sizes import BACKWARD, FORWARD, GROUP, LANES, rows_of
-from singanet.ops.llvm.plans import shared
 from singanet.ops.narrow import PANEL
+from singanet.ops.workers import shared
 
 # -- Code -----------------------------------------------------------------------------------------
 

@@ -36,11 +36,11 @@ from singanet.ops.compiled import calls as calls_of_c
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.costs import Case
 from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, recurrent, winograd
-from singanet.ops.llvm.plans import CompiledPlan, PythonCrew, shared
+from singanet.ops.llvm.plans import CompiledPlan, PythonCrew
 from singanet.ops.llvm.pool import pool
 from singanet.ops.threads import set_threads
 from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes, Window
-from singanet.ops.workers import do
+from singanet.ops.workers import do, shared
 from singanet.optimizer import SGD
 from singanet.program.lower_sweeps import chained
 from singanet.training import Callback
@@ -1018,10 +1018,12 @@ def test_threads_share_joined_calls_to_the_same_bits(ops, come):
     x, first, second = draw(2, 320), draw(320, 512, seed=1), draw(512, 320, seed=2) * 1e-5
     y, z = np.empty((2, 512), np.float32), np.empty((2, 320), np.float32)
     more = ops.arithmetic(np.add, z.shape, "each")
-    calls = []
+    calls, kept = [], []
     for a, b, out in ((x, first, y), (y, second, z)):
         plan = ops.runtime().plan(few._few_product, (len(a), *b.shape, False), 0)
-        calls.append(plan.bound([each.ctypes.data for each in (b, out, a)], 0))
+        room = np.full(plan.scratch, 255, np.uint8)
+        kept.append(room)
+        calls.append(plan.bound([each.ctypes.data for each in (b, out, a)], room.ctypes.data))
     calls.append(more.bound([each.ctypes.data for each in (x, x, z)], 0))
     start, found, threads = x.copy(), [], Threads(come)
     for jobs in (None, threads.jobs()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.heap import address
-from singanet.ops.workers import cuts
+from singanet.ops.workers import shared
 from singanet.types import Array, Work
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class NativeCall(partial[object]):
 
     A ``brief`` call does not release Python's lock. ``failed`` raises the error of a result.
     ``given`` are the arguments of the compiled ``function``, which may change between calls. If it
-    ``reads`` that many bytes, the last two are a range that may be cut. ``stages`` are the calls of
-    a job.
+    ``reads`` that many bytes, the last of them are ``ranges`` from 0 on, each of a stage whose
+    parts may run side by side. ``stages`` are the calls of a job.
     """
 
     record: Record
@@ -45,17 +45,20 @@ class NativeCall(partial[object]):
     function: CompiledFunction
     given: ctypes.Array[ctypes.c_int64]
     reads: int = 0
+    ranges: int = 1
     stages: Stages | None = None
     failed: Callable[[int], object] | None = None
     look: Callable[[], object] | None = None
 
-    def parts(self, count: int) -> list[NativeCall]:
-        """Return ``count`` calls of parts of the range, or the call itself if it reads little."""
+    def divided(self, threads: int) -> Stages:
+        """Return the stages of the call for some threads, or the call itself if it reads little."""
         if self.reads < _LEAST:
-            return [self]
-        *given, start, stop = self.given
-        ranges = [(start + first, start + last) for first, last in cuts(stop - start, count)]
-        return [compiled_call(self.function, [*given, *part], self.brief) for part in ranges]
+            return [[[self]]]
+        at = len(self.given) - 2 * self.ranges
+        stages = shared((*self.given[:at],), self.given[at + 1 :: 2], threads)
+        return [
+            [[compiled_call(self.function, part, self.brief)] for part in stage] for stage in stages
+        ]
 
 
 class ThreadCount(partial[object]):
@@ -85,7 +88,7 @@ class Divided(partial[object]):
 
 
 def compiled_call(
-    function: CompiledFunction, given: Sequence[int], brief: bool, reads: int = 0
+    function: CompiledFunction, given: Sequence[int], brief: bool, reads: int = 0, ranges: int = 1
 ) -> NativeCall:
     """Return the call of a compiled function with the arguments ``given``, see `NativeCall`."""
     array = (ctypes.c_int64 * len(given))(*given)
@@ -93,7 +96,8 @@ def compiled_call(
     made = NativeCall(function.briefly if brief else function.at_length, ctypes.c_void_p(place))
     made.record, made.brief = (function.bound, 0, place, 0, 0, 0), brief
     # The memory lives as long as the call.
-    made.function, made.given, made.reads = function, array, reads
+    made.function, made.given = function, array
+    made.reads, made.ranges = reads, ranges
     return made
 
 
@@ -132,7 +136,7 @@ def _are_brief(natives: Sequence[NativeCall]) -> bool:
 
 
 def _stages(call: NativeCall, threads: int) -> Stages:
-    return [[[part] for part in call.parts(threads)]] if call.stages is None else call.stages
+    return call.divided(threads) if call.stages is None else call.stages
 
 
 def _merged(stages: Stages) -> Stages:

@@ -18,14 +18,13 @@ _CHAINS = 4
 """Sums of a row that hide each other's latency."""
 
 
-def rows_product(rows: int, transposed: bool, together: int = 0) -> Code:
+def rows_product(rows: int, transposed: bool) -> Code:
     """Write a function that multiplies ``rows`` rows by a matrix (inputs, outputs) in C order.
 
     Its pointers: matrix, products, rows. Its integers: inputs, outputs and the range of vectors of
-    outputs; of a ``transposed`` matrix (outputs, inputs) the range of outputs. If all lines consist
-    of ``together`` vectors, the range is in units of these.
+    outputs; of a ``transposed`` matrix (outputs, inputs) the range of outputs.
     """
-    code = Code(f"rows_{rows}_{transposed}_{together}", pointers=3, numbers=4)
+    code = Code(f"rows_{rows}_{transposed}", pointers=3, numbers=4)
     matrix, y, x, inputs, outputs, first, last = code.arguments
     if transposed:
         with code.each(first, last) as line:
@@ -36,41 +35,55 @@ def rows_product(rows: int, transposed: bool, together: int = 0) -> Code:
                 place = code.times(code.sum(code.times(outputs, row), line), FLOAT)
                 code.store_some(total, y, place, code.first(1))
         return code
-    if together:
-        _add_lines(code, rows, together)
-        return code
     with code.each(0, inputs) as line:
         _add_line(code, line, rows)
     return code
 
 
-def _add_lines(code: Code, rows: int, together: int) -> None:
-    """Add all lines, in one loop: at the end of each line a loop of its own would stop reading."""
-    matrix, y, x, inputs, outputs, first, last = code.arguments
-    step = _VECTOR * together
-    begin, end = code.times(first, step), code.times(last, step)
-    with code.each(begin, end, _VECTOR) as at:
+def parts_product(rows: int, together: int) -> Code:
+    """Write `rows_product` for lines of whole vectors, of which ``together`` are a unit.
+
+    Its pointers: matrix, products, rows, the sums of parts. Its integers: inputs, outputs, the
+    number of parts, the range of parts, and after these are done the range of units. A part has
+    some lines, so that each thread reads a stream of its own.
+    """
+    code = Code(f"parts_{rows}_{together}", pointers=4, numbers=7)
+    matrix, y, x, every, inputs, outputs, parts, first, last, begin, end = code.arguments
+    step, across = _VECTOR * together, code.times(outputs, FLOAT)
+    with code.each(first, last) as part:
+        start, stop = (
+            code.whole(code.times(inputs, each), parts) for each in (part, code.sum(part, 1))
+        )
+        first_byte, end_byte = code.times(start, across), code.times(stop, across)
+        sums = code.beyond(every, code.times(part, rows, across))
+        with code.each(0, code.times(across, rows), _VECTOR) as at:
+            code.store(code.number(0.0), sums, at)
+        # In one loop: at the end of each line a loop of its own would stop reading.
+        places = {"line": code.sum(0), "row": code.times(start, FLOAT)}
+        with code.each(first_byte, end_byte, step, places) as at:
+            line, number = places["line"], places["row"]
+            code.fetch(matrix, at, step)
+            some = [code.floats(matrix, code.sum(at, _VECTOR * k)) for k in range(together)]
+            for row in range(rows):
+                factor = code.all_of(x, code.sum(code.times(inputs, row, FLOAT), number))
+                for k, numbers in enumerate(some):
+                    place = code.sum(code.times(across, row), line, _VECTOR * k)
+                    made = code.add_product(code.floats(sums, place), factor, numbers)
+                    code.store(made, sums, place)
+            following = code.sum(line, step)
+            last_of_line = code.same(following, across)
+            places["line"] = code.choose(last_of_line, code.sum(0), following)
+            more = code.choose(last_of_line, code.sum(FLOAT), code.sum(0))
+            places["row"] = code.sum(number, more)
+    with code.each(code.times(begin, step), code.times(end, step), _VECTOR) as at:
         for row in range(rows):
-            code.store(code.number(0.0), y, code.sum(code.times(outputs, row, FLOAT), at))
-    skipped = code.less(code.times(outputs, FLOAT), code.less(end, begin))
-    turns = code.times(inputs, code.less(last, first))
-    # The places in the matrix, in a line of products, and in a row.
-    places = {"matrix": begin, "line": begin, "row": code.sum(0)}
-    with code.each(0, turns, kept=places):
-        here, line, at = (places[key] for key in ("matrix", "line", "row"))
-        code.fetch(matrix, here, step)
-        some = [code.floats(matrix, code.sum(here, _VECTOR * k)) for k in range(together)]
-        for row in range(rows):
-            factor = code.all_of(x, code.sum(code.times(inputs, row, FLOAT), at))
-            start = code.sum(code.times(outputs, row, FLOAT), line)
-            for k, numbers in enumerate(some):
-                place = code.sum(start, _VECTOR * k)
-                code.store(code.add_product(code.floats(y, place), factor, numbers), y, place)
-        following = code.sum(line, step)
-        ends = code.same(following, end)
-        places["matrix"] = code.sum(here, step, code.choose(ends, skipped, code.sum(0)))
-        places["line"] = code.choose(ends, begin, following)
-        places["row"] = code.sum(at, code.choose(ends, code.sum(FLOAT), code.sum(0)))
+            place = code.sum(code.times(across, row), at)
+            total = {"sum": code.floats(every, place)}
+            with code.each(1, parts, kept=total) as part:
+                further = code.sum(code.times(part, rows, across), place)
+                total["sum"] = code.add(total["sum"], code.floats(every, further))
+            code.store(total["sum"], y, place)
+    return code
 
 
 def _add_line(code: Code, line: Value, rows: int) -> None:

@@ -20,9 +20,10 @@ from singanet.ops.compiled.sizes import COPIED, LANES, PIXELS, READ
 from singanet.ops.costs import Case
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.llvm.plans import CompiledPlan, Crew, Stages, shared
+from singanet.ops.llvm.plans import CompiledPlan, Crew, Stages
 from singanet.ops.numpy import conv
 from singanet.ops.window import Window
+from singanet.ops.workers import shared
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:

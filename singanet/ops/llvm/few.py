@@ -19,9 +19,10 @@ from singanet.ops.compiled.calls import NativeCall, compiled_call
 from singanet.ops.compiled.sizes import LANES, OUTPUTS, TOGETHER
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
+from singanet.ops.llvm.plans import CompiledPlan, Crew
 from singanet.ops.narrow import PANEL, NarrowMatrix
 from singanet.ops.window import Attention
+from singanet.ops.workers import shared
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ _SOME, _OF_LINES = 16, 8
 """Rows up to which reading takes as long as arithmetic, and up to which lines are added."""
 _BLOCK = 1 << 17
 """Bytes of a matrix that stay in the second cache."""
+_PARTS, _PART = (8, 4, 2, 1), 1 << 16
+"""The most parts in which lines of a matrix are added, and the least bytes of one.
+
+Sizes alone determine them, so that results do not depend on the number of threads.
+"""
 _READ_LEAST = 1 << 12
 """Elements of a matrix from which a compiled product is faster than NumPy's call."""
 _LINE = 1 << 13
@@ -107,13 +113,20 @@ def _few_product(
     """Operands: the matrix, the products, the rows."""
     if _are_some(rows, inputs, outputs, transposed):
         return _some_product(crew, rows, inputs, outputs, transposed)
+    size = _F32.itemsize * inputs * outputs
     vectors, rest = divmod(outputs, LANES)
-    together = 0 if transposed or rest else next(k for k in TOGETHER if vectors % k == 0)
-    parts = outputs if transposed else vectors // together if together else vectors + 1
-    stages = shared((inputs, outputs), (parts,), crew.threads)
-    function = _few_function(rows, transposed, together)
-    reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
-    return CompiledPlan(crew, function, stages, reads, writes, divides=divides)
+    numbers: tuple[int, ...] = inputs, outputs
+    counts: tuple[int, ...] = (outputs if transposed else vectors + 1,)
+    if transposed or rest:
+        function, scratch = _rows_function("rows_product", rows, transposed), 0
+    else:
+        together = next(k for k in TOGETHER if vectors % k == 0)
+        parts = next(k for k in _PARTS if k * _PART <= size or k == 1)
+        numbers, counts = (inputs, outputs, parts), (parts, vectors // together)
+        function = _rows_function("parts_product", rows, together)
+        scratch = _F32.itemsize * parts * rows * outputs
+    stages = shared(numbers, counts, crew.threads)
+    return CompiledPlan(crew, function, stages, (0, 2), (1,), scratch, size, len(counts))
 
 
 def _some_product(
@@ -122,11 +135,11 @@ def _some_product(
     parts = -(-outputs // OUTPUTS) if transposed else outputs // PANEL
     numbers: tuple[int, ...] = inputs, outputs
     if transposed:
-        function = _some_function("transposed_product", rows, _is_wide())
+        function = _rows_function("transposed_product", rows, _is_wide())
     elif rows <= _OF_LINES and not _is_wide():
-        function = _some_function("lines_product", rows)
+        function = _rows_function("lines_product", rows)
     else:
-        function = _some_function("panels_product", rows, _is_wide())
+        function = _rows_function("panels_product", rows, _is_wide())
         numbers = *numbers, max(1, _BLOCK // (_F32.itemsize * outputs))
     stages = shared(numbers, (parts,), crew.threads)
     reads, writes, divides = (0, 2), (1,), _F32.itemsize * inputs * outputs
@@ -134,19 +147,11 @@ def _some_product(
 
 
 @cache
-def _some_function(name: str, *case: int) -> CompiledFunction:
+def _rows_function(name: str, *case: int) -> CompiledFunction:
     from singanet.ops.compiled import engine
     from singanet.ops.compiled import rows as of_rows
 
     return engine.known(getattr(of_rows, name), *case)
-
-
-@cache
-def _few_function(rows: int, transposed: bool, together: int) -> CompiledFunction:
-    from singanet.ops.compiled import engine
-    from singanet.ops.compiled import rows as of_rows
-
-    return engine.known(of_rows.rows_product, rows, transposed, together)
 
 
 _VECTORS = 16

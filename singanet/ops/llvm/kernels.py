@@ -19,10 +19,11 @@ from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, FORWARD, LANES, 
 from singanet.ops.costs import cache_size
 from singanet.ops.kernel import Route
 from singanet.ops.llvm.base import PlannedOps, is_dense
-from singanet.ops.llvm.plans import JOINED, SHARED, CompiledPlan, Crew, PythonCrew, shared
+from singanet.ops.llvm.plans import JOINED, SHARED, CompiledPlan, Crew, PythonCrew
 from singanet.ops.numpy import NumpyOps
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.window import Window
+from singanet.ops.workers import shared
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -204,21 +203,6 @@ class PlanRuntime:
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
 
 
-def shared(numbers: tuple[int, ...], counts: Sequence[int], threads: int) -> Stages:
-    """Return calls with ``numbers`` followed by a range of parts for each stage.
-
-    With one thread, one call does all stages; with several, each call does parts of one stage.
-    """
-    if threads == 1:
-        return [[(*numbers, *chain.from_iterable((0, count) for count in counts))]]
-    stages = []
-    for stage, count in enumerate(counts):
-        before, after = (0, 0) * stage, (0, 0) * (len(counts) - stage - 1)
-        calls = [(*numbers, *before, *cut, *after) for cut in workers.cuts(count, threads)]
-        stages += [calls] * bool(calls)
-    return stages
-
-
 class CompiledPlan:
     """A plan of calls of one function, of operands, scratch if any, and integers."""
 
@@ -233,9 +217,10 @@ class CompiledPlan:
         writes: tuple[int, ...],
         scratch: int = 0,
         divides: int = 0,
+        ranges: int = 1,
     ) -> None:
-        # The bytes that calls read whose last two arguments are a range.
-        self._divides = divides if len(stages) == len(stages[0]) == 1 else 0
+        # The bytes that calls read whose last arguments are ranges, and how many these are.
+        self._divides = (divides if len(stages) == len(stages[0]) == 1 else 0), ranges
         self._function, self._brief = function, crew.brief
         self._stages, self._crew = stages, crew
         self.threads = max(map(len, stages))
@@ -253,7 +238,7 @@ class CompiledPlan:
         return CompiledCalls(stages, self._crew)
 
     def _call(self, given: tuple[int, ...]) -> NativeCall:
-        return compiled_call(self._function, given, self._brief, self._divides)
+        return compiled_call(self._function, given, self._brief, *self._divides)
 
 
 class CompiledCalls:

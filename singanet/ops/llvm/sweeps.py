@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES, SWEPT
 from singanet.ops.llvm.base import PlannedOps
-from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
+from singanet.ops.llvm.plans import CompiledPlan, Crew
+from singanet.ops.workers import shared
 from singanet.types import SweepSteps
 
 if TYPE_CHECKING:
