@@ -141,7 +141,8 @@ class Neighbours:
             contended = _waited(self._waits, waits) > _CONTENDED * passed
             # A kernel may take longer than a pause if its threads wait for each other.
             paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
-            soon = paused or (contended and _put_apart())
+            # While others use the cores, the calling thread works alone.
+            soon = paused or (contended and not self.near and _put_apart())
             if not soon and passed >= self._pace:
                 self._judge(contended, passed, now)
             self._since, self._waits, self._worked = now, waits, worked

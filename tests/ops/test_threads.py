@@ -476,6 +476,15 @@ def test_threads_in_each_others_way_are_nobody_else(waits):
     assert waits.parted == 20, "those that do not wait are left alone"
 
 
+def test_threads_that_sleep_are_not_put_apart(waits):
+    """Looking for them would take as long as a short kernel."""
+    assert waits.pass_by(2, 0.4)
+    waits.collide = True
+    assert waits.pass_by(20, 0.9)
+    assert not waits.parted
+    waits.watch._free.set()
+
+
 def test_after_a_pause_it_looks_soon(waits):
     waits.pass_by(5, 0.0)
     waits.collide = True
