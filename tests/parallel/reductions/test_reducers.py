@@ -130,5 +130,5 @@ class TestHybrid(ReducerCase):
     averages, precisions = False, (None,)
     refuses: ClassVar = {
         "rows, clip global": "clip by value", "by turns, clip global": "clip by value",
-        "rule muon": "which the rule looks at",
+        "rule muon": "which the rule looks at", "clip running": "by value",
     }  # fmt: skip
