@@ -28,10 +28,12 @@ _FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openbl
 
 def product(xp: Any, a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``xp.matmul(a, b, out=out)`` without false flags: a vector is multiplied twice."""
-    if a.shape[-1] != _FALSE_FLAGS or 1 not in (a.shape[-2], b.shape[-1]):
+    if a.shape[-1] != _FALSE_FLAGS or (b.ndim > 1 and 1 not in (a.shape[-2], b.shape[-1])):
         plain: Array = xp.matmul(a, b, out=out)
         return plain
-    if b.shape[-1] == 1:
+    if b.ndim == 1:
+        made = xp.matmul(a, xp.concatenate((b[:, None], b[:, None]), axis=-1))[..., 0]
+    elif b.shape[-1] == 1:
         made = xp.matmul(a, xp.concatenate((b, b), axis=-1))[..., :1]
     else:
         made = xp.matmul(xp.concatenate((a, a), axis=-2), b)[..., :1, :]

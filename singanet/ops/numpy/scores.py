@@ -60,7 +60,7 @@ def softmax_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple[Array
     p: Array = xp.empty(x.shape, x.dtype) if out is None else out
     xp.subtract(x, top[:, None], out=p)
     xp.exp(p, out=p)
-    total = product(xp, p, xp.ones((x.shape[1], 1), x.dtype))[:, 0]
+    total = product(xp, p, xp.ones(x.shape[1], x.dtype))
     xp.divide(p, total[:, None], out=p)
     log_sum: Array = xp.log(total, out=total)
     log_sum += top
