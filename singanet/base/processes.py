@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+# In the place of `signal`, whose functions look for each handler among names: 5 microseconds.
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator

@@ -38,6 +38,7 @@ from singanet.program.trace.tape import Tape
 from singanet.types import Array, RowSparse
 
 _SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
+_OF_NUMBERS = attrgetter("step", "lr_mult", "decay_mult", "penalty_mult", "ratio", "regularizer")
 
 
 class Numbers:
@@ -85,9 +86,8 @@ class Numbers:
 
     def settings(self) -> tuple[Any, ...]:
         """Return the settings that the numbers depend on."""
-        state = self.state
-        alike = state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.ratio
-        return *alike, state.regularizer
+        found: tuple[Any, ...] = _OF_NUMBERS(self.state)
+        return found
 
     def now(self) -> tuple[float, tuple[float, ...]]:
         """Return the coefficient of the penalty and the numbers of the rule in this replay."""
