@@ -39,7 +39,7 @@ from singanet.ops.llvm import LlvmOps, depthwise, few, kernels, recurrent, winog
 from singanet.ops.llvm.plans import CompiledPlan, PythonCrew
 from singanet.ops.llvm.pool import pool
 from singanet.ops.threads import set_threads
-from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes, Window
+from singanet.ops.window import Attention, Direction, RecurrentCase, RecurrentSlopes, Window
 from singanet.ops.workers import do, shared
 from singanet.optimizer import SGD
 from singanet.program.lower_sweeps import chained
@@ -1037,6 +1037,38 @@ def test_threads_share_joined_calls_to_the_same_bits(ops, come):
     x[...] = start
     made()
     np.testing.assert_allclose(x, start + start @ first @ second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("come", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(("samples", "groups"), [(1, 1), (1, 3), (2, 4)])
+def test_threads_share_attention_of_a_decoder_to_the_same_bits(
+    ops, samples, groups, come, monkeypatch
+):
+    """Also after more steps than there was memory for, and with a window."""
+    heads, size, keys = 2 * groups, 16, 70
+    q, new = draw(samples, heads, 1, size), draw(samples, groups, 1, size, seed=1)
+    case = Attention(0.25, causal=True, window=40)
+    threads, found = Threads(come), []
+    for count in (1, 2):
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        cache = draw(2, samples, groups, keys, size, seed=2)
+        out = np.full((samples, heads, 1, size), np.nan, np.float32)
+        further = few.further_attention(ops, q, (new, new), groups, case, out)
+        calls = calls_of_c.joined(further.calls, threads.jobs() if count > 1 else None)
+        is_shared = count > 1 and samples * groups > 1
+        assert isinstance(calls[-1], calls_of_c.Chain) != is_shared
+        for at in (3, 69):
+            further.begin(*cache, 0, np.full(samples, at), at + 1)
+            for call in calls:
+                call()
+            found.append(out.copy())
+            held = [each[:, :, max(0, at - 39) : at + 1].astype(float) for each in cache]
+            k, v = (each.repeat(2, 1) for each in held)
+            scores = 0.25 * q @ k.swapaxes(2, 3)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            wanted = weights @ v / weights.sum(-1, keepdims=True)
+            np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[:2], found[2:])
 
 
 def test_calls_that_may_fail_are_in_no_job(ops):

@@ -22,7 +22,7 @@ from singanet.ops.llvm.base import PlannedOps
 from singanet.ops.llvm.plans import CompiledPlan, Crew
 from singanet.ops.narrow import PANEL, NarrowMatrix
 from singanet.ops.window import Attention
-from singanet.ops.workers import shared
+from singanet.ops.workers import cuts, shared
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -200,7 +200,10 @@ def _attend_few(
 
 
 class _FewQueries:
-    """The arguments of the function, of which keys, values and addresses change."""
+    """The arguments of the function, of which keys, values and addresses change.
+
+    With several threads, ``call`` has parts that they may run side by side.
+    """
 
     def __init__(
         self,
@@ -213,6 +216,7 @@ class _FewQueries:
         causal: bool,
         window: int,
         scale: float,
+        threads: int = 1,
     ) -> None:
         n, heads, queries, size = shape
         shared, vectors = heads // groups, (size // LANES, width // LANES)
@@ -220,30 +224,41 @@ class _FewQueries:
         self._heads = max(count for count in range(1, most + 1) if shared % count == 0)
         self._function = _attend_few_function(self._heads, *vectors)
         self._size, self._line, self._scores = n * heads * queries, 0, np.empty(0, np.float32)
-        self.call = compiled_call(self._function, [0] * 28, False)
-        given = self.given = self.call.given
-        given[6:11] = [0, n * groups, groups, shared // self._heads, queries]
-        given[12:14], given[15] = [int(causal), window], _bits(scale)
-        given[16:22] = [*out[:3], *strides[:3]]
+        parts = cuts(n * groups, threads)
+        ranges = [(0, n * groups), *(parts if len(parts) > 1 else [])]
+        calls = [compiled_call(self._function, [0] * 28, False) for _ in ranges]
+        self._givens = [call.given for call in calls]
+        for given, part in zip(self._givens, ranges, strict=True):
+            given[6:11] = [*part, groups, shared // self._heads, queries]
+        self.give(12, [int(causal), window])
+        self.give(15, [_bits(scale), *out[:3], *strides[:3]])
+        self.call, *others = calls
+        if others:
+            self.call.stages = [[[part] for part in others]]
+
+    def give(self, start: int, values: list[Any]) -> None:
+        """Set arguments from ``start`` on."""
+        for given in self._givens:
+            given[start : start + len(values)] = values
 
     def attend(self, q: Array, k: Array, v: Array, firsts: Array, out: Array) -> None:
         """Write the outputs."""
-        keys, given = k.shape[2], self.given
+        keys = k.shape[2]
         self.have(keys)
-        given[:5] = [*map(address, (out, q, k, v, firsts))]
-        given[22:28] = [*k.strides[:3], *v.strides[:3]]
+        self.give(0, [*map(address, (out, q, k, v, firsts))])
+        self.give(22, [*k.strides[:3], *v.strides[:3]])
         # What takes long lets other threads of Python run.
         brief = self._size * keys < _BRIEF
-        (self._function.briefly if brief else self._function.at_length)(given)
+        (self._function.briefly if brief else self._function.at_length)(self.call.given)
 
     def have(self, keys: int) -> None:
         """Set the number of keys, and provide memory for their scores."""
-        given = self.given
         if keys + 2 * LANES > self._line:
             self._line = 2 * (keys + LANES)
-            self._scores = np.empty(self._heads * self._line, np.float32)
-            given[5], given[14] = address(self._scores), self._line
-        given[11] = keys
+            self._scores = np.empty((len(self._givens), self._heads * self._line), np.float32)
+            for given, scores in zip(self._givens, self._scores, strict=True):
+                given[5], given[14] = address(scores), self._line
+        self.give(11, [keys])
 
 
 class FurtherAttention:
@@ -254,15 +269,21 @@ class FurtherAttention:
     """
 
     def __init__(
-        self, q: Array, new: tuple[Array, Array] | None, groups: int, case: Attention, out: Array
+        self,
+        q: Array,
+        new: tuple[Array, Array] | None,
+        groups: int,
+        case: Attention,
+        out: Array,
+        threads: int,
     ) -> None:
         window = _EVERY if case.window is None else case.window
-        given = groups, out.shape[3], case.causal, window, case.scale
+        given = groups, out.shape[3], case.causal, window, case.scale, threads
         self._few = _FewQueries(None, q.shape, q.strides, out.strides, *given)
         self._causal = case.causal
         self._firsts = np.zeros(len(q), np.int64)
-        self._few.given[:2] = [address(out), address(q)]
-        self._few.given[4] = address(self._firsts)
+        self._few.give(0, [address(out), address(q)])
+        self._few.give(4, [address(self._firsts)])
         self.calls = [self._few.call]
         self._append: NativeCall | None = None
         if new is not None:
@@ -283,7 +304,8 @@ class FurtherAttention:
         if of_keys() is not keys or of_values() is not values or known != low:
             places: Any = [address(each) + low * each.strides[2] for each in (keys, values)]
             apart: Any = [*keys.strides[:3], *values.strides[:3]]
-            self._few.given[2:4], self._few.given[22:28] = places, apart
+            self._few.give(2, places)
+            self._few.give(22, apart)
             if self._append is not None:
                 self._append.given[:2], self._append.given[10:16] = places, apart
             self._known = weakref.ref(keys), weakref.ref(values), low
@@ -306,7 +328,7 @@ def further_attention(
     """Return such attention, None if no function serves."""
     k, v = (q, out) if new is None else new
     fits = _attend_few_fits(ops, q, k, v, case, 0, out) and (case.causal or new is None)
-    return FurtherAttention(q, new, groups, case, out) if fits else None
+    return FurtherAttention(q, new, groups, case, out, ops.threads) if fits else None
 
 
 @cache
