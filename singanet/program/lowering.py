@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.heap import address
 from singanet.ops import cpu_ops
-from singanet.ops.numpy.linear import SWEEP
+from singanet.ops.numpy import linear
 from singanet.ops.workers import side_by_side
 from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.layout import ALIGNMENT
@@ -22,12 +22,13 @@ from singanet.types import Array
 def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     """`ready_call`, or such calls in parallel, each on a part of the result; same bits."""
     filled = _filled(call)
-    if filled is None:
+    work = 0 if filled is None else prod(filled.shape) * linear.SWEEP
+    if filled is None or work < linear.LEAST:
         return ready_call(call, array_of)
     axis = max(range(len(filled.shape)), key=lambda k: (filled.shape[k] > 1) * filled.strides[k])
     # Counted from the last axis, as shapes broadcast.
     axis -= len(filled.shape)
-    parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
+    parts = [*cpu_ops().lanes(filled.shape[axis], work)]
     if len(parts) < 2 or not _reads_own_elements(call, filled):
         return ready_call(call, array_of)
 
