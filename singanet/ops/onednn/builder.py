@@ -107,21 +107,13 @@ class Calls:
 
     __slots__ = ("__weakref__", "_primitives", "_use", "parts", "threads")
 
-    def __init__(
-        self,
-        place: EngineStream,
-        stages: Sequence[KernelStage],
-        threads: int,
-        brief: bool,
-        of: Mapping[Memory, Memory],
-        packing: int = 0,
-    ) -> None:
-        """``of`` maps each memory object of the stages to its replacement."""
+    def __init__(self, plan: KernelPlan, of: Mapping[Memory, Memory]) -> None:
+        """``of`` maps each memory object of the plan's stages to its replacement."""
+        place, stages = plan.place, plan.recipe.stages
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
-        self.threads = threads
+        self.threads, self._use = plan.threads, plan.use
         self._primitives = [stage.primitive for stage in stages]
-        execute = place.execute_briefly if brief else place.execute
-        self._use = place.use_threads(threads)
+        execute = place.execute_briefly if plan.brief else place.execute
         self.parts: list[Callable[[], object]] = []
         for stage in stages:
             pairs = [ExecArg(arg, of[memory]) for arg, memory in stage.memories.items()]
@@ -130,9 +122,9 @@ class Calls:
             call = NativeCall(execute, handle, place.stream, count, given)
             numbers = stage.primitive.handle, place.stream.value, len(pairs)
             call.record = (place.execution, _ANY, *numbers, ctypes.addressof(given))
-            call.brief, call.failed = brief, failed
+            call.brief, call.failed = plan.brief, failed
             self.parts.append(call)
-        if packing >= LARGE:
+        if plan.recipe.packing >= LARGE:
             # A block in the heap would leave a hole that glibc does not reuse next time.
             self.parts = [partial(_apart, self.parts)]
 
@@ -172,10 +164,10 @@ class KernelPlan:
         self.open, self.rounded = recipe.open, recipe.rounded
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
+        self.use = place.use_threads(threads)
         own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]
-        self._calls = Calls(
-            place, recipe.stages, threads, brief, {each: each for each in own}, recipe.packing
-        )
+        self._layouts = {each: self._layout(each) for each in own}
+        self._calls = Calls(self, {each: each for each in own})
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         """Run on the operands at ``addresses``, with `scratch` bytes of workspace there."""
@@ -194,15 +186,19 @@ class KernelPlan:
         recipe = self.recipe
         places = list(zip(recipe.operands, addresses, strict=True))
         places += [(memory, scratch + offset) for memory, offset in recipe.inside]
-        copies = {memory: self._copied(memory, at) for memory, at in places}
-        given = self.place, recipe.stages, self.threads, self.brief
-        return Calls(*given, copies, recipe.packing)
+        return Calls(self, {memory: self._copied(memory, at) for memory, at in places})
+
+    def _layout(self, memory: Memory) -> Any:
+        """Return the layout of a memory object, which belongs to it."""
+        layout, query = ctypes.c_void_p(), self.place.c.dnnl_memory_get_memory_desc
+        check(query(memory, ctypes.byref(layout)), "querying a layout")
+        return layout
 
     def _copied(self, memory: Memory, address: int) -> Memory:
         """Create a memory object of the same layout at ``address``."""
-        c, layout, made = self.place.c, ctypes.c_void_p(), ctypes.c_void_p()
-        check(c.dnnl_memory_get_memory_desc(memory, ctypes.byref(layout)), "querying a layout")
-        status = c.dnnl_memory_create(ctypes.byref(made), layout, self.place.engine, address)
+        made, create = ctypes.c_void_p(), self.place.c.dnnl_memory_create
+        layout = self._layouts[memory]
+        status = create(ctypes.byref(made), layout, self.place.engine, address)
         check(status, "making a memory object")
         return int(made.value or 0)
 
