@@ -9,7 +9,6 @@ kernels.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -303,16 +302,22 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
     sweeps = [_sweep_of(call, ops) for call in calls]
     if not any(sweeps):
         return list(calls)
-    spent = _spent(calls, tokens)
-    uses: Counter[int] = Counter()
+    users: dict[int, list[int]] = {}
+    for k, call in enumerate(calls):
+        for token in (*call.reads, *call.writes):
+            users.setdefault(token, []).append(k)
     made: list[Call] = []
 
-    def private(group: Iterable[int]) -> set[int]:
-        """The tokens that no call but those of ``group`` touches."""
-        if not uses:
-            uses.update(token for call in calls for token in {*call.reads, *call.writes})
-        own = Counter(token for k in group for token in {*calls[k].reads, *calls[k].writes})
-        return {token for token, count in own.items() if count == uses[token]}
+    def private(group: Sequence[int]) -> set[int]:
+        """The tokens that no call but those of ``group``, which are consecutive, touches."""
+        touched = {token for k in group for token in (*calls[k].reads, *calls[k].writes)}
+        return {t for t in touched if group[0] <= users[t][0] and users[t][-1] <= group[-1]}
+
+    def spent(k: int, token: int) -> bool:
+        """Whether the call ``k`` reads planned memory as the last one before new writes."""
+        later = next((calls[other] for other in users[token] if other > k), None)
+        read = later is not None and token in (*later.reads, *later.partly)
+        return tokens[token].held is None and not read
 
     def kind(k: int) -> tuple[int, str]:
         sweep = sweeps[k]
@@ -330,7 +335,7 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
             if joint is not None:
                 lowered = _one_call(members, joint.arrays, joint.bind, (joint.plan,))
             else:
-                fused = _with_products_fused(members, [spent[k] for k in group])
+                fused = _with_products_fused(members, [partial(spent, k) for k in group])
                 lowered = _lowered(fused, own, tokens, ops)
         made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
@@ -348,11 +353,7 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
     size = math.prod(out.shape)
     by_numpy = not ops.has_sweep(function, size)
     # A single call gains nothing; rules have several calls in a row.
-    if (
-        not size
-        or not _is_dense(out.shape, out.strides, out.dtype)
-        or (by_numpy and call.phase != "update")
-    ):
+    if not size or (by_numpy and call.phase != "update") or not _is_dense(*out[2:]):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
         operands = operands[::-1]
@@ -387,18 +388,11 @@ def _is_dense(shape: Shape, strides: Shape, dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
-    """For each call the planned memory that it reads as the last one before new writes."""
-    needed: set[int] = set()
-    found = []
-    for call in reversed(calls):
-        found.append({token for token in call.reads if tokens[token].held is None} - needed)
-        needed.difference_update(call.writes)
-        needed.update(call.reads, call.partly)
-    return found[::-1]
+Spent = Callable[[int], bool]
+"""Whether a call is the last one that reads a token, planned memory, before new writes."""
 
 
-def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int]]) -> list[Sweep]:
+def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Spent]) -> list[Sweep]:
     """``sweeps``; products by numbers that only a sum reads become its scales."""
     made: list[Sweep] = []
     for sweep, over in zip(sweeps, spent, strict=True):
@@ -410,7 +404,7 @@ def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int
     return made
 
 
-def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[int]) -> Sweep:
+def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Spent) -> Sweep:
     """``total`` with the product that it reads on that ``side``, removed from ``made``."""
     operand = total.operands[side]
     if type(operand) is not Ref or operand == total.operands[1 - side]:
@@ -428,7 +422,7 @@ def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[
         or product.operands[1].shape
         or product.out != operand
         or not between.isdisjoint(product.call.reads)
-        or not (operand == total.out or (token in spent and token not in total.call.writes))
+        or not (operand == total.out or (spent(token) and token not in total.call.writes))
     ):
         return total
     del made[at]
