@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,9 +222,11 @@ def fold_fills(draft: Draft) -> list[Call]:
     for call in draft.calls:
         if call.name == "fill" and call.writes and call.writes[0] in tape.folded:
             continue
-        calls.append(call if tape.folded.isdisjoint(call.reads) else _with_numbers(call, tape))
-    for call in calls:
-        for ref in () if tape.folded.isdisjoint(call.reads) else refs_of(call):
+        calls.append(call)
+        if tape.folded.isdisjoint(call.reads):
+            continue
+        _take_numbers(call, tape)
+        for ref in refs_of(call):
             if ref.token in tape.folded and ref not in outside:
                 token = tape.tokens[ref.token]
                 # In the order of its strides: kernels are slow if the layouts of operands differ.
@@ -233,25 +235,23 @@ def fold_fills(draft: Draft) -> list[Call]:
     return calls
 
 
-def _with_numbers(call: Call, tape: Tape) -> Call:
-    """``call`` with numbers instead of filled operands, if its result does not need their shape.
+def _take_numbers(call: Call, tape: Tape) -> None:
+    """Give ``call`` numbers instead of filled operands, if its result does not need their shape.
 
     It does not if the array to fill is given. Calls of lanes stay, as they are compared.
     """
     function = call.function
     plain = isinstance(function, np.ufunc) and function.signature is None
     if not plain or call.bind is not None or call.lane is not None or "out" not in call.keywords:
-        return call
-    arguments = tuple(
+        return
+    call.arguments = tuple(
         np.full((), tape.tokens[given.token].fill, given.dtype)
         if type(given) is Ref and given.token in tape.folded
         else given
         for given in call.arguments
     )
-    made = replace(call, arguments=arguments)
-    left = {ref.token for ref in refs_of(made)}
-    made.reads = tuple([token for token in call.reads if token in left])
-    return made
+    left = {ref.token for ref in refs_of(call)}
+    call.reads = tuple([token for token in call.reads if token in left])
 
 
 def keep_parameters(draft: Draft) -> list[Call]:
