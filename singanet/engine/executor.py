@@ -171,15 +171,15 @@ class LayerByLayer:
 
     def register(self, net: NetCore, optimizer: Any) -> UpdateChain:
         """Return the chain of ``optimizer``, registered again after changes of ``net``."""
-        as_it_is = optimizer, net.version, changes.now
-        if self._chain is None or self._met != as_it_is:
+        if self._chain is None or self._met != (optimizer, net.version, changes.now):
             from singanet.optimizer.chain import UpdateChain
 
             chain = UpdateChain(optimizer)
             chain.meet(net)
             if chain.rests:
                 optimizer.resume(net._execution_plan().trained_params())
-            self._chain, self._met = chain, as_it_is
+            # Counted afterwards, as meeting changes parameters' settings itself.
+            self._chain, self._met = chain, (optimizer, net.version, changes.now)
         elif self._chain.owners.net() is not net:
             # Another net was trained since.
             self._chain.meet(net) if self._chain.reducers else self._chain.turn(net)

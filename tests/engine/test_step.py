@@ -14,6 +14,7 @@ from singanet.errors import CallOrderError, DataError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, clip_by_global_norm
+from singanet.optimizer.chain import UpdateChain
 from singanet.params.grads import LayerGradients
 
 
@@ -176,3 +177,15 @@ def test_a_step_clips_by_the_norm_of_all_gradients_as_the_function_does(batch, r
         assert clip_by_global_norm(rule, 0.1, passes, rehearsal=other.rehearsal) > 0.1
         for a, b in zip(net.param_values(), other.param_values(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_an_optimizer_is_met_once(batch, monkeypatch):
+    met, meet = [], UpdateChain.meet
+    monkeypatch.setattr(UpdateChain, "meet", lambda chain, net: (met.append(net), meet(chain, net)))
+    # The first net imports what steps need.
+    for seed in (0, 1):
+        net, rule = fill(singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=seed)), SGD(0.1)
+        met.clear()
+        for _ in range(2):
+            net.step(*batch, rule)
+    assert len(met) == 1
