@@ -45,7 +45,7 @@ class Guard:
         self._wishes: list[tuple[Layer, bool | None]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
-        self._counted: list[tuple[str, Iterable[Any], list[Any]]] = []
+        self._counted: list[tuple[str, object, Iterable[Any], list[Any]]] = []
         self._live: list[Iterable[Any]] = []
         self._held: list[Any] = []
         self._classes: dict[type, tuple[Callable[[Any], Any], Any]] = {}
@@ -68,28 +68,31 @@ class Guard:
         self._wishes.append((layer, layer.recompute))
         self._contents("the parameters", layer, layer.params)
 
-    def part(self, part: Counted) -> None:
-        """Watch attributes and methods of a layer, loss, optimizer, ..., and of its inner parts."""
-        for inner in with_inner(part):
+    def part(self, part: Counted, parts: Iterable[Any] | None = None) -> None:
+        """Watch attributes and methods of a layer, loss, optimizer, ..., and of its inner parts.
+
+        ``parts`` are all of these, if they are known.
+        """
+        for inner in with_inner(part) if parts is None else parts:
             if id(inner) in self._parts:
                 continue
             names = _recorded_attributes(inner)
             # With a single name an attrgetter gives no tuple.
             get = attrgetter(*names, "__class__", "__class__")
-            self._parts[id(inner)] = inner, get, get(inner)
-            for name in names:
-                if name not in _BUILT:
-                    self._contents(repr(name), inner, getattr(inner, name))
+            self._parts[id(inner)] = inner, get, (values := get(inner))
+            for name, value in zip(names, values, strict=False):
+                if isinstance(value, (list, dict)) and name not in _BUILT:
+                    self._contents(repr(name), inner, value)
             self._methods(type(inner))
 
     def watch(self, what: str, look: Callable[[], object]) -> None:
         """Watch any other condition: ``look()`` has to return an equal value."""
         self._watched.append((what, look, look()))
 
-    def _contents(self, what: str, part: object, value: object) -> None:
+    def _contents(self, what: str, part: object, value: Any) -> None:
         if isinstance(value, CountedDict):
-            self._counted.append((f"{what} of {_name(part)}", value.values(), [*value.values()]))
-        elif isinstance(value, (list, dict)):
+            self._counted.append((what, part, value.values(), [*value.values()]))
+        else:
             live = value.values() if isinstance(value, dict) else value
             self._live.append(live)
             self._held += live
@@ -152,9 +155,9 @@ class Guard:
                 same = False
             if not same or is_patched(part):
                 return f"{_other(part, get, before)!r} of {_name(part)} was assigned"
-        for what, live, held in self._counted:
+        for what, part, live, held in self._counted:
             if not _same(live, held):
-                return f"{what} are others"
+                return f"{what} of {_name(part)} are others"
         for kind, (code, was) in self._classes.items():
             if code(kind) != was:
                 return f"a method of {kind.__name__} was replaced"

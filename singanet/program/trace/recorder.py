@@ -382,7 +382,7 @@ class Recorder:
             recorded: RecordedLayer = step.recorded  # type: ignore[attr-defined]
             self.notes += [f"layer {step.owner!r}, {reason}" for reason in recorded.reasons]
             if not recorded.reasons:
-                self.guard.part(recorded.layer)
+                self.guard.part(recorded.layer, recorded.inner)
         loss = self.net.loss if self.of_loss else None
         if self.loss is not None and self.loss.note:
             self.notes.append(self.loss.note)
