@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from singanet.base.heap import address
+from singanet.base.heap import address, populated, small_pages
 from singanet.ops import cpu_ops
 from singanet.ops.numpy import linear
 from singanet.ops.workers import side_by_side
@@ -112,8 +112,8 @@ class Lowering(Protocol):
     def beside(self) -> int:
         """The bytes of its kernels' working memory, in addition to the programs'."""
 
-    def memory(self, size: int) -> Array:
-        """Allocate an array of ``size`` bytes."""
+    def memory(self, size: int, holes: bool = False) -> Array:
+        """Allocate an array of ``size`` bytes; with ``holes`` much of it is never written."""
 
     def start(self, memory: Array) -> int:
         """The first byte of ``memory`` that a program may use."""
@@ -180,8 +180,12 @@ class OnHost:
 
     beside = 0
 
-    def memory(self, size: int) -> Array:
-        return np.empty(size, np.uint8)
+    def memory(self, size: int, holes: bool = False) -> Array:
+        """Allocate an array and its pages; on small pages, ``holes`` take no memory."""
+        if not holes:
+            return populated(np.empty(size, np.uint8))
+        with small_pages():
+            return np.empty(size, np.uint8)
 
     def start(self, memory: Array) -> int:
         """Return the first aligned address."""

@@ -51,7 +51,7 @@ class OnDevice:
         """The bytes of cuBLAS's workspace."""
         return WORKSPACE if compiles_for_cuda(self._xp) and has_cublas() else 0
 
-    def memory(self, size: int) -> Array:
+    def memory(self, size: int, holes: bool = False) -> Array:
         """Return one allocation."""
         made: Array = self._xp.empty(size, np.uint8)
         return made

@@ -32,7 +32,7 @@ class PredictionProgram(Protocol):
         """Its Python steps, with reasons."""
 
     @property
-    def memory(self) -> Callable[[int], Array]:
+    def memory(self) -> Callable[[int, bool], Array]:
         """The function that allocates its arena."""
 
     @property
@@ -127,7 +127,7 @@ def _drawn(array: Array) -> Array:
 
 def _outputs(program: PredictionProgram, x: Mapping[str, Array]) -> Any:
     """The outputs for ``x``, in memory of their own."""
-    made = program.run(program.memory(program.arena_bytes), x)
+    made = program.run(program.memory(program.arena_bytes, program.has_holes), x)
     program.forget()
     return made
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from singanet.base.heap import small_pages, trim
+from singanet.base.heap import trim
 from singanet.program.lowering import ON_HOST
 from singanet.types import Array
 
@@ -24,13 +23,12 @@ class SharedArena:
         size: int,
         let_go: Callable[[], object],
         holes: bool = False,
-        made: Callable[[int], Array] = ON_HOST.memory,
+        made: Callable[[int, bool], Array] = ON_HOST.memory,
     ) -> Array:
         """At least ``size`` bytes, which belong to the caller until they are given back.
 
         If the arena has to grow, ``let_go`` is called first, which unbinds programs from the old
-        one. With ``holes`` much of it is never written: on small pages that takes no memory. The
-        backend's ``made`` allocates it.
+        one. With ``holes`` much of it is never written. The backend's ``made`` allocates it.
         """
         try:
             # One thread gets it: two would write over each other.
@@ -43,8 +41,7 @@ class SharedArena:
                 # A recording has freed its own memory.
                 arena = None
                 trim()
-            with small_pages() if holes else nullcontext():
-                arena = made(size)
+            arena = made(size, holes)
         return arena
 
     def give_back(self, arena: Array) -> None:

@@ -16,7 +16,7 @@ class Program:
         self.ran, self.error, self.arena_bytes = ran, error, nbytes
         self.has_holes, self.notes, self.outside = False, [], []
 
-    def memory(self, nbytes):
+    def memory(self, nbytes, holes=False):
         return np.zeros(nbytes, np.uint8)
 
     def forget(self):

@@ -13,6 +13,7 @@ from singanet.errors import CallOrderError, ShapeError
 from singanet.layers import Activation, Dense, Dropout, Layer, Split
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
+from singanet.program import lowering
 from singanet.program.replay import replay as recorded
 from singanet.program.replay import shared_arena
 from singanet.program.replay.shared_arena import LONGEST, WORTH, SharedArena, WarmUpPolicy
@@ -249,6 +250,14 @@ def test_threads_never_share():
     in_threads(*[take] * 4)
     rounds = [taken[k : k + 4] for k in range(0, len(taken), 4)]
     assert all(len({id(array) for array in one}) == 4 for one in rounds)
+
+
+def test_only_memory_that_is_written_gets_its_pages_at_once(monkeypatch):
+    filled = []
+    monkeypatch.setattr(lowering, "populated", lambda array: filled.append(len(array)) or array)
+    for size, holes in ((100, False), (200, True)):
+        assert len(SharedArena().take(size, nothing, holes)) == size
+    assert filled == [100]
 
 
 def test_cleared_memory_is_gone():
