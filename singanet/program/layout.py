@@ -438,7 +438,8 @@ def plan_arena(
         ),
         nbytes=nbytes,
         lower_bound=lower_bound,
-        unplanned_bytes=int(rounded_sizes(buffers).sum()),
+        # Buffers that share memory have the holder's size.
+        unplanned_bytes=int(lives.size[holder].sum()),
         in_place=tuple(pairs),
         strategy=strategy,
     )

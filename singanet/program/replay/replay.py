@@ -239,8 +239,8 @@ class Replay:
         self._loss = recorder.loss
         self._updates_last = self._loss is not None and self._loss.updates_last
         self._reduction = recorder.reduction
-        share = PythonShare(self.recording.calls, self.notes)
-        self._share = share if self._loss is not None and not share.known else None
+        timed = self._loss is not None and self.notes
+        self._share = PythonShare(self.recording.calls, self.notes) if timed else None
         # With this reference the id, which is part of programs' keys, is not reused.
         self._optimizer = optimizer
         self.replays = self.used = 0

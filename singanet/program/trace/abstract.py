@@ -724,6 +724,11 @@ def _made_by_law(tape: CallWriter, func: Any, args: Any, kwargs: Any) -> Abstrac
         arrays = [value for value in args if _is_array(value)]
         kind = np.result_type(*[v.dtype if hasattr(v, "dtype") else v for v in args[1:]])
         return _element_wise(tape, arrays, kind)
+    axis = kwargs.get("axis")
+    if func in (np.argmax, np.argmin) and kwargs.keys() == {"axis"} and type(axis) is int:
+        shape = args[0].shape
+        (gone,) = normalized(axis, len(shape))
+        return tape.new((*shape[:gone], *shape[gone + 1 :]), np.intp)
     if func is np.clip and not kwargs and _is_array(args[0]):
         arrays = [value for value in args if _is_array(value)]
         few = [np.ones((1,) * v.ndim, v.dtype) if _is_array(v) else v for v in args]

@@ -83,7 +83,7 @@ class LossStep:
         outputs = widened(outputs)
         mark = len(tape.calls)
         tape.refine = self._refined
-        parts = getattr(self.loss, "parts", {})
+        parts = self.loss.parts if isinstance(self.loss, MultiLoss) else {}
         try:
             dy = self._kernels(tape, outputs, y, weight, looks)
         except NotRecordableError as error:

@@ -445,6 +445,12 @@ class Tape:
 
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
+        # The common cases first: asking for an abstract class takes long.
+        if type(value) is np.ndarray:
+            value = self.ref(value)
+        if type(value) is Ref:
+            read.append(value)
+            return value
         if isinstance(value, (float, int, str)) or value is None:
             return value
         if isinstance(value, NarrowMatrix):
@@ -456,9 +462,6 @@ class Tape:
             read.append(self.ref(array))
             return read[-1]
 
-        if type(value) is Ref:
-            read.append(value)
-            return value
         return map_arrays(value, placed)
 
     def _shared(self, read: Sequence[Ref], out: Ref) -> tuple[tuple[int, int], ...]:
