@@ -9,6 +9,7 @@ kernels.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -315,9 +316,11 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) ->
 
     def spent(k: int, token: int) -> bool:
         """Whether the call ``k`` reads planned memory as the last one before new writes."""
-        later = next((calls[other] for other in users[token] if other > k), None)
-        read = later is not None and token in (*later.reads, *later.partly)
-        return tokens[token].held is None and not read
+        if tokens[token].held is not None:
+            return False
+        at = bisect_right(users[token], k)
+        later = calls[users[token][at]] if at < len(users[token]) else None
+        return later is None or token not in (*later.reads, *later.partly)
 
     def kind(k: int) -> tuple[int, str]:
         sweep = sweeps[k]
