@@ -23,7 +23,7 @@ from singanet.base.heap import address
 from singanet.ops import Ops
 from singanet.ops.numpy.linear import SWEEP
 from singanet.ops.workers import side_by_side
-from singanet.program.ir import Bind, Call, Ref, Token, map_leaves
+from singanet.program.ir import Bind, Call, Ref, Token, map_leaves, refs_of
 from singanet.program.joint_sweeps import Operand, joined
 from singanet.types import Array, Shape
 
@@ -504,6 +504,8 @@ def _one_call(
 ) -> Call:
     """The call of ``plans`` that makes ``sweeps``; memory that is not in ``refs`` is not used."""
     calls, used = [sweep.call for sweep in sweeps], {ref.token for ref in refs}
+    # The parts of a bucket have no refs, but are read and written.
+    unused = {ref.token for call in calls for ref in refs_of(call)} - used
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for call in calls:
@@ -513,9 +515,9 @@ def _one_call(
         _one_by_one,
         (refs,),
         {},
-        tuple(token for token in reads if token in used),
-        tuple(token for token in writes if token in used),
-        tuple(token for token in writes if token in reads and token in used),
+        tuple(token for token in reads if token not in unused),
+        tuple(token for token in writes if token not in unused),
+        tuple(token for token in writes if token in reads and token not in unused),
         tuple(pair for pair in _in_place(calls) if used.issuperset(pair)),
         calls[0].layer,
         "update",
