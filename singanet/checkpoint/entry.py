@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
@@ -389,17 +389,14 @@ def checksums_of(data: memoryview, sizes: Sequence[int]) -> list[bytes]:
 
     Their words are summed by one call of NumPy, which takes longer than a small part.
     """
-    ends = [*accumulate(sizes)]
-    starts = [end - size for end, size in zip(ends, sizes, strict=True)]
-    parts = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-    if not all(sizes) or any(size & 7 for size in sizes):
+    starts = [0, *accumulate(sizes)]
+    parts = [data[start:end] for start, end in pairwise(starts)]
+    if 0 in sizes or math.gcd(8, *sizes) < 8:
         return [checksum_of(part) for part in parts]
     words = np.frombuffer(data, _WORD)
-    found = np.bitwise_xor.reduceat(words, [start >> 3 for start in starts]).tolist()
-    return [
-        (crc32(part) << 64 | sum_).to_bytes(SIZE, "big")
-        for part, sum_ in zip(parts, found, strict=True)
-    ]
+    found = np.bitwise_xor.reduceat(words, [start >> 3 for start in starts[:-1]]).tolist()
+    pairs = zip(map(crc32, parts), found, strict=True)
+    return [(crc << 64 | sum_).to_bytes(SIZE, "big") for crc, sum_ in pairs]
 
 
 Part = TypeVar("Part")

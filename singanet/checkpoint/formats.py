@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from singanet.base.files import expect_file, explained, path_of
-from singanet.base.kinds import kind_of_stream
+from singanet.base.kinds import kind_of_start
 from singanet.checkpoint.entry import Source, State, counted, sources_of, weights_in
 from singanet.checkpoint.reader import Reader, find_pickle, find_records, open_file
 from singanet.errors import (
@@ -217,8 +217,8 @@ def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> Non
         )
 
 
-_START = 1 << 13
-"""Bytes of a file that usually tell its format."""
+_START = 1 << 9
+"""Bytes of a file that tell its format."""
 
 
 def by_content(path: Path) -> str:
@@ -228,7 +228,7 @@ def by_content(path: Path) -> str:
         candidates = (find(path) for find in (find_records, find_pickle))
         found = next((each for each in candidates if each.is_file()), path)
     with open_file(found, _START) as stream:
-        kind = kind_of_stream(stream)
+        kind = kind_of_start(stream.read(_START))
     if kind.format:
         return kind.format
     raise FileFormatError(

@@ -209,7 +209,7 @@ class StreamReader(Reader):
         self._stream = open_file(path)
         try:
             with explained(path, "read"), own_errors(self._broken, "a table of arrays"):
-                self._size = path.stat().st_size
+                self._size = os.fstat(self._stream.fileno()).st_size
                 self._list()
         except BaseException:
             self.close()

@@ -88,35 +88,20 @@ def parse(
     Errors: `FileFormatError` for violations of the format: gaps, overlaps, trailing bytes, repeated
     names, unknown types.
     """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            check_unique((name for name, _ in pairs), where)
-        return made
-
     if not text.startswith(b"{"):
         raise broken(where, "a table that starts with '{'", repr(text[:8]))
     budget = Budget(len(text) + 8 + size, partial(broken, where))
-    table = read_json(text, budget, "a table", unique)
-    metadata = {}
-    if METADATA in table:
-        metadata = table.pop(METADATA)
-        if not isinstance(metadata, dict) or not all(
-            isinstance(value, str) for value in metadata.values()
-        ):
-            raise broken(where, "metadata from string to string", "other values")
+    table = read_json(text, budget, "a table")
+    if not _are_once(table, text):
+        del table  # or there were two
+        table = json.loads(text, object_pairs_hook=partial(_unique, where))
+    metadata = table.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not {*map(type, metadata.values())} <= {str}:
+        raise broken(where, "metadata from string to string", "other values")
     if len(table) > MAX_ARRAYS:
         raise too_many(where)
     check_names(table, where)
-    checksums = checksums_in(metadata)
-    plain = _are_plain(table)
-    found = [
-        _entry(
-            name, item, plain, size, where, "" if checksums is None else checksums.get(name, "none")
-        )
-        for name, item in table.items()
-    ]
+    found = _entries(table, size, where, checksums_in(metadata))
     end = 0
     for offset, stored, entry in sorted(found):
         if offset != end:
@@ -127,53 +112,86 @@ def parse(
     return metadata, [(offset, entry) for offset, _, entry in found]
 
 
-def _are_plain(table: Mapping[str, Any]) -> bool:
-    """Return whether all shapes and offsets are lists of natural numbers.
+def _are_once(table: Mapping[str, Any], text: bytes) -> bool:
+    """Return whether certainly no key in ``text`` occurs twice; ``table`` is what it says.
 
-    The numbers are checked together: one by one takes as long as reading small arrays.
+    A colon follows each key; others are in names and metadata. A call of Python for each array
+    takes longer than counting them.
     """
     try:
-        lists = [item[key] for item in table.values() for key in ("shape", "data_offsets")]
-        numbers = list(chain.from_iterable(lists))
-        # JSON's true is a bool.
-        if {*map(type, lists)} <= {list} and {*map(type, numbers)} <= {int}:
-            return min(numbers, default=0) >= 0 and max(numbers, default=0) < 1 << 62
-    except (KeyError, TypeError):
-        pass
-    return False
+        about = table.get(METADATA, {})
+        texts = "".join([*table, *about, *about.values()])
+        keys = len(table) + sum(map(len, table.values()))
+    except (AttributeError, TypeError):
+        return False
+    # An escaped colon is in a text, but not in the bytes.
+    return b"\\u" not in text and text.count(b":") - texts.count(":") == keys
 
 
-def _entry(
-    name: str, item: Any, plain: bool, size: int, where: str, checksum: str
-) -> tuple[int, int, Entry]:
-    """Return offset, bytes and entry of ``item``; ``plain`` if its numbers are checked."""
-    if not (plain or _are_plain({name: item})) or len(item["data_offsets"]) != 2:
+def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        check_unique((name for name, _ in pairs), where)
+    return made
+
+
+def _entries(
+    table: Mapping[str, Any], size: int, where: str, checksums: Mapping[str, str] | None
+) -> list[tuple[int, int, Entry]]:
+    """Return offset, bytes and entry of each array of ``table``."""
+    if not _are_plain(table):
+        name, item = next(pair for pair in table.items() if not _are_plain(dict([pair])))
         raise broken(
             f"{where}, array {name!r}",
             "a dtype, and a shape and two data_offsets of natural numbers",
             str(item)[:120],
         )
-    kind, shape, (begin, end) = item.get("dtype"), item["shape"], item["data_offsets"]
-    known = _TYPES.get(kind) if type(kind) is str else None
-    if known is None:
-        raise broken(
-            f"{where}, array {name!r}",
-            f"a type among {', '.join(_TYPES)}",
-            repr(kind)[:60],
-            "write the file again with a supported type: PyTorch's tensor.float() gives F32",
-        )
-    dtype, width, word = known
-    # A shape of just these bytes of the file cannot be too large.
-    axes, claimed = tuple(shape), math.prod(shape) * width if len(shape) <= MAX_RANK else 0
-    if not 0 < claimed == end - begin or end > size:
-        check_shape(shape, width, size, f"{where}, array {name!r}")
-        if end - begin != claimed or end > size:
+    sums, otherwise = ({}, "") if checksums is None else (checksums, "none")
+    found = []
+    for name, item in table.items():
+        try:
+            dtype, width, word = _TYPES[item["dtype"]]
+        except (KeyError, TypeError):
             raise broken(
                 f"{where}, array {name!r}",
-                f"the bytes of {axes} of {kind}",
-                f"offsets {begin} to {end}",
-            )
-    return begin, claimed, Entry(name, axes, dtype, claimed, checksum, word)
+                f"a type among {', '.join(_TYPES)}",
+                repr(item.get("dtype"))[:60],
+                "write the file again with a supported type: PyTorch's tensor.float() gives F32",
+            ) from None
+        axes, (begin, end) = tuple(item["shape"]), item["data_offsets"]
+        # A shape of just these bytes of the file cannot be too large.
+        claimed = math.prod(axes) * width if len(axes) <= MAX_RANK else 0
+        if not 0 < claimed == end - begin or end > size:
+            check_shape(axes, width, size, f"{where}, array {name!r}")
+            if end - begin != claimed or end > size:
+                raise broken(
+                    f"{where}, array {name!r}",
+                    f"the bytes of {axes} of {item['dtype']}",
+                    f"offsets {begin} to {end}",
+                )
+        entry = Entry(name, axes, dtype, claimed, sums.get(name, otherwise), word)
+        found.append((begin, claimed, entry))
+    return found
+
+
+def _are_plain(table: Mapping[str, Any]) -> bool:
+    """Return whether all shapes are lists of natural numbers, and all offsets of two integers.
+
+    The numbers are checked together: one by one takes as long as reading small arrays.
+    """
+    try:
+        shapes = [item["shape"] for item in table.values()]
+        offsets = [item["data_offsets"] for item in table.values()]
+        sizes, places = [*chain.from_iterable(shapes)], [*chain.from_iterable(offsets)]
+    except (KeyError, TypeError):
+        return False
+    # JSON's true is a bool.
+    return (
+        {*map(type, shapes), *map(type, offsets)} <= {list}
+        and {*map(type, sizes), *map(type, places)} <= {int}
+        and {*map(len, offsets)} <= {2}
+        and min(sizes, default=0) >= 0
+    )
 
 
 _DAMAGED = "the file is damaged: copy it again, or use an earlier checkpoint"
@@ -205,11 +223,11 @@ class SafetensorsReader(StreamReader):
         self.metadata, found = parse(
             raw, self._size - data, self.where, partial(self._our_checksums, raw)
         )
-        self._places = {entry.name: data + offset for offset, entry in found}
-        for _, entry in found:
+        self._places = {}
+        for offset, entry in found:
             if entry.kind == BFLOAT and self._words:
                 entry = entry._replace(dtype=np.dtype("<u2"))
-            self.entries[entry.name] = entry
+            self.entries[entry.name], self._places[entry.name] = entry, data + offset
         for name, kept in self._share(self.metadata).items():
             self._places[name] = self._places[kept]
 
@@ -239,7 +257,7 @@ class SafetensorsReader(StreamReader):
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """Yield each name with its array; small arrays that follow each other share memory."""
         parts = (
-            (entry, self._places[name], RUN if self._widens(entry) else entry.stored)
+            (entry, self._places[name], RUN if entry.kind and self._widens(entry) else entry.stored)
             for name, entry in self.entries.items()
         )
         for run in runs_of_small(parts):
@@ -254,13 +272,16 @@ class SafetensorsReader(StreamReader):
         with explained(self.path, "read"):
             self._stream.seek(self._places[run[0].name])
             read_exactly(self._stream, bytes_of(whole), self.where)
-        checked = any(entry.checksum for entry in run)
-        digests = checksums_of(bytes_of(whole), sizes) if checked else [b""] * len(run)
-        end = 0
+        checksums = [entry.checksum for entry in run]
+        digests = checksums_of(bytes_of(whole), sizes) if any(checksums) else [b""] * len(run)
+        intact = [digest.hex() for digest in digests] == checksums
+        start = 0
         for entry, digest in zip(run, digests, strict=True):
-            check_digest(entry, digest, self.where)
-            start, end = end, end + entry.stored
-            array = whole[start:end].view(entry.dtype).reshape(entry.shape)
+            if not intact:
+                check_digest(entry, digest, self.where)
+            # A third of the time of a slice, viewed and in shape.
+            array: Array = np.ndarray(entry.shape, entry.dtype, whole, start)
+            start += entry.stored
             yield entry.name, as_bools(array if array.flags.aligned else array.copy())
 
     def _read(self, entry: Entry) -> Array:

@@ -34,6 +34,14 @@ TABLES = [
     ({"__metadata__": []}, "metadata from string to string"),
     ({"\ud800": entry()}, "no Unicode text"),
     (b'{"x":{},"x":{}}', "'x' twice"),
+    (b'{"a:b":{},"a:b":{}}', "'a:b' twice"),
+    (b'{"a:b": {}, "a\\u003ab" : {}}', "'a:b' twice"),
+    (b'{"x":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}}', "'shape' twice"),
+    (b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"y":{"z":1,"z":2}}}', "'z' twice"),
+    (b'{"__metadata__":{"a":":","a":"b"}}', "'a' twice"),
+    ({"x": entry(shape="2")}, "data_offsets of natural numbers"),
+    ({"x": entry(shape=(2**70, 0), offsets=(0, 0))}, "2\\^62"),
+    ({"x": entry(offsets=(-8, 0))}, "at byte 0; received byte -8"),
     (b" {}", "starts with '{'"),
     (b"{", "a table in JSON"),
     (b'{"x":' + b"[" * 100_000, "a table in JSON"),
@@ -77,6 +85,17 @@ def test_the_package_reads_what_we_write_and_writes_what_we_read(path):
     with open_state(path) as reader:
         assert reader.metadata == {"format": "pt"}
         expect_same_state({name: reader.read(name) for name in small_state()}, small_state())
+
+
+def test_names_with_signs_of_json_are_written_as_json_has_them(path):
+    names = ['a"b', "a\\b", "a: b", "{a}", "[a,b]", "\u00e4:\u2028", "\U0001f600", "\\u003a"]
+    state = {name: np.full((1, k), k, "i2") for k, name in enumerate(names)}
+    write_state(path, state)
+    expect_same_state(read_state(path), state)
+    raw = path.read_bytes()
+    text = raw[8 : 8 + int.from_bytes(raw[:8], "little")].decode()
+    again = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+    assert text.rstrip() == again
 
 
 def test_data_are_aligned(path):
