@@ -76,9 +76,10 @@ def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterat
                 temporary.chmod(mode)
             temporary.replace(target)
             flush_folder(target.parent)
-        finally:
+        except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+            raise
 
 
 def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
@@ -119,7 +120,7 @@ def expect_in_folder(folder: Path, path: Path) -> None:
 
 def expect_file(target: Path, path: Path) -> None:
     """Refuse a device or pipe, which a move would replace. Errors: `FileAccessError`."""
-    if target.exists() and not target.is_file() and not target.is_dir():
+    if not target.is_file() and target.exists() and not target.is_dir():
         raise FileAccessError(
             f"file {str(path)!r}",
             expected="a file, or none yet",

@@ -120,7 +120,7 @@ class Entry(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Source:
     """An array to write as ``name``, of this ``shape`` and ``dtype``.
 
@@ -165,6 +165,8 @@ class Source:
 
     def _fetched(self) -> Array:
         value = self.fetch()
+        if type(value) is np.ndarray:
+            return value
         expect_values(value, f"array {self.name!r}")
         value = value.get() if hasattr(value, "get") else value
         return np.asarray(value)
@@ -270,15 +272,17 @@ def _source(name: Any, value: Any, where: str) -> Source:
             advice="pass a dict from parameter name to array",
         )
     value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
-    if value.dtype.kind not in _KINDS:
+    dtype = np.dtype(value.dtype)
+    if dtype.kind not in _KINDS:
         raise ArgumentError(
             f"{where}, array {name!r}",
             expected="booleans, integers or floats",
-            received=f"the type {value.dtype}",
+            received=f"the type {dtype}",
             advice="convert the array, or omit it",
         )
-    expect_values(value, f"{where}, array {name!r}")
-    return Source(name, tuple(value.shape), np.dtype(value.dtype).newbyteorder("<"), lambda: value)
+    if type(value) is not np.ndarray:
+        expect_values(value, f"{where}, array {name!r}")
+    return Source(name, tuple(value.shape), dtype.newbyteorder("<"), lambda: value)
 
 
 FORMAT_VERSION = 1

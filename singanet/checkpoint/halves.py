@@ -56,6 +56,8 @@ def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[
     Errors: `ArgumentError` for another type, and during writing if a finite number overflows.
     """
     expect_types(dtype, FLOATS, where)
+    if dtype is None:
+        return list(sources)
     if isinstance(dtype, Mapping):
         return [_as(source, dtype.get(source.name), where) for source in sources]
     return [_as(source, dtype, where) for source in sources]
