@@ -667,19 +667,26 @@ def test_orders_are_found_and_undone_and_nothing_else(shape, made):
     order = order_of(np.ascontiguousarray(numbers).view(np.uint8), size)
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     np.testing.assert_array_equal(order.array(made(array).reshape(-1)), array.reshape(-1))
-    for other in (numbers[::-1], numbers * 2, np.zeros_like(numbers)):
+    swapped, filled = numbers.copy(), numbers.copy()
+    last = np.flatnonzero(numbers)[-2:]
+    swapped[last] = swapped[last[::-1]]
+    filled[-1] = numbers[-1] or 1.0
+    others = [numbers[::-1], numbers * 2, np.zeros_like(numbers), swapped]
+    for other in [*others, *([] if numbers[-1] else [filled])]:
         assert order_of(np.ascontiguousarray(other).view(np.uint8), size) is None
 
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_an_array_goes_only_if_all_of_it_comes_back(sample):
     constant = ConstantArray(np.arange(24, dtype=np.float32).reshape(4, 6))
+    order = order_of(numbered(24), 24)
+    assert order is not None
     for transposed in ([0, 2, 1, *range(3, 24)], range(24)):
-        order = order_of(numbered(24).view(np.float32)[transposed].view(np.uint8), 24)
-        memory = constant.lend().reshape(-1)[transposed].view(np.uint8)
-        assert order is not None
+        is_all, numbers = transposed == range(24), numbered(24).view(np.float32)[transposed]
         # The first elements of each loop look like an order in both cases.
-        assert constant.found(memory, order, sample) == (transposed == range(24))
+        assert order_of(numbers.view(np.uint8), 24) == (order if is_all else None)
+        memory = constant.lend().reshape(-1)[transposed].view(np.uint8)
+        assert constant.found(memory, order, sample) == is_all
         constant.let_go()
     assert [array is not None for array in constant.arrays] == [True]
     np.testing.assert_array_equal(constant.lend(), np.arange(24).reshape(4, 6))

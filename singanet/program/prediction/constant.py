@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -36,13 +37,16 @@ from singanet.program.lower_sweeps import ready_call
 from singanet.program.trace.tape import Tape
 from singanet.types import Array, Shape
 
-_FIRST = 0x3F000000
-"""The bits of a float followed by a billion others that are neither NaN nor denormal."""
+_FIRST = -0x41000000
+"""The bits of -0.5, followed by those of a billion others that are neither NaN nor denormal.
+
+None is what relu or a square would leave as it is.
+"""
 
 _CHUNK = 1 << 16
 
 _SAMPLE = 1 << 12
-"""Elements that are compared if others were computed by the same kernel."""
+"""Elements that are compared if kernels moved numbers in the same way."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,36 @@ class LoopNest:
         """Whether zeros follow the elements along an axis."""
         return any(extent != filled for extent, filled in self.axes)
 
+    def confirmed_by(self, bits: Array) -> bool:
+        """Whether ``bits`` are `numbered` elements in this order, and zeros as padding."""
+        steps = np.zeros((1 + len(self.axes), len(self.counts)), np.int32)
+        size = filled_size = 1
+        for place, (extent, filled) in zip(steps[1:], reversed(self.axes), strict=True):
+            for k, stride in enumerate(self.strides):
+                if filled_size <= stride < filled_size * filled:
+                    place[k] = stride // filled_size
+            steps[0] += place * size
+            size, filled_size = size * extent, filled_size * filled
+        padded = [k for k, (extent, filled) in enumerate(reversed(self.axes)) if extent != filled]
+        number, *places = (self._sums(steps[k]) for k in (0, *(1 + k for k in padded)))
+        rows = bits.reshape(self.counts[0], -1)
+        few = max(1, _CHUNK // rows.shape[1])
+        for start in range(0, len(rows), few):
+            outer = np.arange(start, min(start + few, len(rows)), dtype=np.int32)[:, None]
+            made = number + (outer * steps[0][0] + np.int32(_FIRST))
+            for k, place in zip(padded, places, strict=True):
+                made[place + outer * steps[1 + k][0] >= self.axes[-1 - k][0]] = 0
+            if not np.array_equal(made, rows[start : start + few]):
+                return False
+        return True
+
+    def _sums(self, steps: Array) -> Array:
+        """The sums of ``steps`` up to each element within the outermost loop."""
+        made = np.zeros(1, np.int32)
+        for count, step in zip(self.counts[1:], steps[1:], strict=True):
+            made = (made[:, None] + np.arange(count, dtype=np.int32) * step).reshape(-1)
+        return made
+
     def array(self, memory: Array) -> Array:
         """The elements in their original order, from ``memory`` in this order."""
         whole = np.zeros([filled for _, filled in self.axes], memory.dtype)
@@ -76,15 +110,20 @@ class LoopNest:
 
     def orders_sample(self, array: Array, memory: Array) -> bool:
         """Whether some thousand elements of ``memory`` are those of ``array`` in this order."""
-        at = np.linspace(0, memory.size - 1, _SAMPLE).astype(np.intp)
+        places, at = self._sample
+        return np.array_equal(array[places], memory[at])
+
+    @cached_property
+    def _sample(self) -> tuple[Array, Array]:
+        """The places of some elements in an array, and in this order."""
+        at = np.linspace(0, prod(self.counts) - 1, _SAMPLE).astype(np.intp)
         loops = zip(np.unravel_index(at, self.counts), self.strides, strict=True)
         indices = np.unravel_index(
             sum(index * stride for index, stride in loops), [filled for _, filled in self.axes]
         )
         extents = tuple(extent for extent, _ in self.axes)
         inside = np.logical_and.reduce([i < n for i, n in zip(indices, extents, strict=True)])
-        places = np.ravel_multi_index(tuple(index[inside] for index in indices), extents)
-        return np.array_equal(array[places], memory[at[inside]])
+        return np.ravel_multi_index(tuple(index[inside] for index in indices), extents), at[inside]
 
     def _of(self, array: Array) -> Array:
         """A view of the padded array in this order."""
@@ -98,11 +137,11 @@ def numbered(size: int) -> Array:
 
 
 def order_of(numbers: Array, size: int) -> LoopNest | None:
-    """The order that ``size`` `numbered` elements may be in, with axes padded by zeros, or None.
+    """The order that ``size`` `numbered` elements are in, with axes padded by zeros, or None.
 
-    It is derived from the first elements of each loop: `array` has to confirm the others.
+    It is derived from the first elements of each loop, and confirmed by the others.
     """
-    bits = numbers.view(np.int32)
+    whole = bits = numbers.view(np.int32)
     if not len(bits) or bits[0] != _FIRST:
         return None
     loops: list[tuple[int, int]] = []
@@ -112,7 +151,7 @@ def order_of(numbers: Array, size: int) -> LoopNest | None:
             # Padded up to the start of the next one.
             after = np.flatnonzero(bits[count:])
             count = count + int(after[0]) if after.size else len(bits)
-        if len(bits) % count or stride <= 0:
+        if len(bits) % count or not 0 < stride < size:
             return None
         loops.append((count, stride))
         bits = bits[::count]
@@ -121,7 +160,8 @@ def order_of(numbers: Array, size: int) -> LoopNest | None:
         return None
     axes, strides = found
     counts = tuple(count for count, _ in loops[::-1])
-    return LoopNest(counts, tuple(strides[stride] for _, stride in loops[::-1]), axes)
+    order = LoopNest(counts, tuple(strides[stride] for _, stride in loops[::-1]), axes)
+    return order if order.confirmed_by(whole) else None
 
 
 def _axes(
@@ -248,7 +288,7 @@ class ConstantArray(ParamStorage):
     def found(self, memory: Array, order: LoopNest, sample: bool = False) -> bool:
         """Note that ``memory`` has the elements in ``order``; return False if it has not.
 
-        All bits are compared, or a ``sample`` if the same kernel left others in this order.
+        All bits are compared, or a ``sample`` if kernels move any elements in this order.
         """
         bits, laid_out = np.dtype(np.uint32), memory.view(self.dtype)
         holds = order.orders_sample if sample else order.orders
@@ -653,7 +693,7 @@ def _find_order(
         order = orders[key]
     else:
         order = order_of(trial.result(mine, source, size, token), size)
-    found = order is not None and constant.found(made.memory[token], order, sample=known)
+    found = order is not None and constant.found(made.memory[token], order, sample=alike)
     if alike and not known:
         orders[key] = order if found else None
 
