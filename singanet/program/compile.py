@@ -116,7 +116,10 @@ class Draft:
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
     """The recording of ``recorder``, with its memory planned; see `FeedForwardNet.record`."""
     with no_collections():
-        return compile_tape(recorder.tape, recorder.finish(), recompute)
+        parameters = recorder.finish()
+        if recorder.tape.make_constants is not None:
+            recorder.forget_params()
+        return compile_tape(recorder.tape, parameters, recompute)
 
 
 def compile_tape(
@@ -187,9 +190,12 @@ def compute_constants(draft: Draft) -> list[Call]:
     tape = draft.tape
     if tape.make_constants is None:
         return draft.calls
-    tape.calls = draft.calls
+    parameters = [token for token in tape.tokens if id(token.held) in draft.parameters]
+    tape.calls, draft.outside = draft.calls, {}
     tape.make_constants(tape)
     draft.outside, draft.calls = dict(tape.outside), tape.calls
+    # Another array may have got the id of one that was released.
+    draft.parameters = frozenset(id(each.held) for each in parameters if each.held is not None)
     # Without what the calls of constants alone have read.
     return drop_unread(draft)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.described import with_inner
-from singanet.base.heap import small_pages, trim
+from singanet.base.heap import reuse_freed, small_pages, trim
 from singanet.base.kinds import bytes_text
 from singanet.engine.adapting import merge_constants
 from singanet.engine.backward import arrays_in, root_of
@@ -81,8 +81,9 @@ class ConstantNet:
             # A kernel for several layers would hide a NaN in a parameter.
             norms = {} if _constants(plan).contain_nan() else foldable(plan)
         self.norms = dict(norms)
+        # Copies of a moment: programs have most constants in other orders, in the same memory.
+        reuse_freed()
         with small_pages():
-            # Copies of a moment: programs have most constants in other orders.
             self.loose = fold_norms(plan, self.norms)
             self.constants = _constants(self.loose)
             lent = {id(each) for each in _constants(plan).all}
@@ -520,8 +521,6 @@ def _kind(array: Array) -> tuple[Shape, Shape, np.dtype[Any]]:
 def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     stand_in: Any = net
     recorder = rehearse(stand_in, lambda recorder: net.record(recorder, feed))
-    # The recorder's list of parameters must not keep arrays alive.
-    recorder.params = []
     recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
     return Prediction(recording, recorder.notes)

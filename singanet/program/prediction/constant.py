@@ -300,6 +300,8 @@ class ConstantArray(ParamStorage):
     def let_go(self) -> None:
         """Drop the array if it can be restored; for a pinned array drop the other order."""
         if self.pinned:
+            if self.is_laid_out:
+                self.lend()
             self._laid_out = None
         elif self._laid_out is not None:
             self.array = None
@@ -550,16 +552,26 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     tape.calls = [call for call in tape.calls if id(call) not in done]
     read = {ref for call in tape.calls for ref in refs_of(call)}
     made = _ConstantMemory(tape)
-    with small_pages():
-        for call in calls:
-            made.run(call)
-    writers = _writers(calls)
+    writers, used = _writers(calls), {ref.token for ref in read}
     trial = _Trial(tape, max((tape.tokens[token].nbytes for token in writers), default=0))
-    for token in {ref.token for ref in read if made.has(ref.token)}:
-        made.memory[token] = constants.shared(made.memory[token])
+    last = {token: number for number, call in enumerate(calls) for token in call.reads}
+    complete: dict[int, list[int]] = {}
+    for token in used & writers.keys():
+        complete.setdefault(writers[token][-1], []).append(token)
+    for number, call in enumerate(calls):
         with small_pages():
-            _find_order(tape, calls, writers, token, given, made, constants.orders, trial)
-        tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
+            made.run(call)
+        for token in complete.get(number, ()):
+            made.memory[token] = constants.shared(made.memory[token])
+            with small_pages():
+                source = _find_order(
+                    tape, calls, writers, token, given, made, constants.orders, trial
+                )
+            tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
+            if source is not None and source not in used and last[source] <= number:
+                # Others get its memory.
+                tape.release(source)
+                given[source].let_go()
     # Arrays that only those calls have read are dropped.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
     tape.outside |= {ref: made.array(ref) for ref in read if made.has(ref.token)}
@@ -668,19 +680,19 @@ def _find_order(
     made: _ConstantMemory,
     orders: dict[tuple[Any, int], LoopNest | None],
     trial: _Trial,
-) -> None:
-    """Note the order of a constant whose numbers alone are in ``token``, if there is one.
+) -> int | None:
+    """Note the order of a constant whose numbers alone are in ``token``, and return its token.
 
-    ``orders`` are the possible ones by kernels and layouts.
+    None if there is none. ``orders`` are the possible ones by kernels and layouts.
     """
     mine, needed = _calls_behind(token, calls, writers)
     sources = [given[number] for number in needed if number in given]
     if len(sources) != 1 or sources[0].is_laid_out:
-        return
+        return None
     constant = sources[0]
     too_small = tape.tokens[token].nbytes < constant.lend().nbytes
     if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
-        return
+        return None
     size = constant.lend().size
     source = next(number for number in needed if number in given)
     # Calls of one plan on arrays of one layout move elements in the same way. Other calls may not:
@@ -696,6 +708,7 @@ def _find_order(
     found = order is not None and constant.found(made.memory[token], order, sample=alike)
     if alike and not known:
         orders[key] = order if found else None
+    return source if found else None
 
 
 def _calls_behind(

@@ -373,6 +373,10 @@ class Recorder:
         layers: list[RecordedLayer] = [step.recorded for step in self.plan.steps]  # type: ignore[attr-defined]
         return [f"layer {one.name!r}, {one.reasons[0]}" for one in layers if one.reasons]
 
+    def forget_params(self) -> None:
+        """Keep no arrays of constants alive, which no replay asks for."""
+        self.params, self.guard = [], Guard(self.net)
+
     def finish(self) -> frozenset[int]:
         """Collect notes and the guard's conditions; return the ids of the net's arrays.
 

@@ -269,6 +269,17 @@ class Tape:
             found = self._stored[name] = self._entered(shape, dtype, None, token)
         return found
 
+    def release(self, number: int) -> None:
+        """Drop an array from outside, which no call reads any more, by the number of its memory."""
+        token = self.tokens[number]
+        self._roots.pop(id(token.held), None)
+        token.held, token.poison = None, "an array that was dropped"
+        for key in [k for k, (_, at) in self._placed.items() if at.region.number == number]:
+            del self._placed[key]
+        for arrays in (self._arrays, self.outside):
+            for ref in [ref for ref in arrays if ref.token == number]:
+                del arrays[ref]
+
     def live_of(self, array: Any) -> Callable[[], Array]:
         """Return a function that returns ``array`` as it is at a replay."""
         if type(array) is not AbstractArray:

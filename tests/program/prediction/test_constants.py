@@ -1,11 +1,13 @@
 """What a program makes of constants alone, made once."""
 
+from weakref import ref
+
 import numpy as np
 import pytest
 
 from singanet.base.heap import address
 from singanet.program.ir import Ref
-from singanet.program.prediction.constant import Constants, constant, make_constants
+from singanet.program.prediction.constant import Constants, array_of, constant, make_constants
 from singanet.program.trace.tape import Tape
 
 
@@ -93,3 +95,23 @@ def test_writes_outside_stay():
     before = r.live.copy()
     assert r.left() == ["feed", "store"]
     np.testing.assert_array_equal(r.live, before)
+
+
+def test_a_constant_goes_when_it_is_laid_out_and_comes_back():
+    numbers = np.arange(24, dtype=np.float32).reshape(6, 4)
+    tape, weight = Tape(), constant("weight", (6, 4), numbers.copy())
+    made, y, gone = tape.new((4, 6), np.float32), tape.new((4, 6), float), ref(weight.value)
+    tape.add(np.copyto, (weight.value.T,), {}, (made,), "first", name="turn")
+    fed = tape.new((4, 6), float)
+    tape.add(lambda: None, (), {}, (fed,), "hidden", name="feed").function = None
+    tape.add(np.multiply, (made, fed), {}, (y,), name="last")
+    make_constants(tape, Constants([weight]))
+    assert [call.name for call in tape.calls] == ["feed", "last"]
+    assert gone() is None
+    storage = array_of(weight)
+    assert storage.array is None
+    # A layer's Python that reads it turns up later.
+    storage.pinned = True
+    storage.let_go()
+    assert not storage.is_laid_out
+    np.testing.assert_array_equal(storage.lend(), numbers)
