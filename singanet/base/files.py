@@ -38,7 +38,8 @@ def path_of(given: Any, argument: str = "path") -> Path:
             if are_messages(given)
             else "pass for example 'runs/model.npz', or Path('runs') for a folder",
         )
-    return Path(text)
+    # A path has its text, which a new one would put together again.
+    return given if isinstance(given, Path) else Path(text)
 
 
 def paths_of(given: Any, argument: str) -> list[Path]:

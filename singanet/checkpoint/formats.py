@@ -227,7 +227,7 @@ def by_content(path: Path) -> str:
     if path.suffix == ".desc" or not path.is_file():
         candidates = (find(path) for find in (find_records, find_pickle))
         found = next((each for each in candidates if each.is_file()), path)
-    with open_file(found, _START) as stream:
+    with open_file(found, 0) as stream:
         kind = kind_of_start(stream.read(_START))
     if kind.format:
         return kind.format

@@ -212,14 +212,18 @@ class SafetensorsReader(StreamReader):
         super().__init__(path)
 
     def _list(self) -> None:
-        start = self._stream.read(8)
+        # Past the buffer: filling it would take as long as all small arrays that follow.
+        unbuffered: Any = self._stream.raw  # type: ignore[attr-defined]
+        start = unbuffered.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > self._size - 8:
             raise truncated(self.where, f"a table of {length} bytes", f"{self._size} in all")
         if length > LONGEST:
             raise broken(self.where, f"a table of at most {LONGEST} bytes", str(length))
         data = 8 + length
-        raw = self._stream.read(length)
+        table = bytearray(length)
+        read_exactly(unbuffered, memoryview(table), self.where)
+        raw = bytes(table)
         self.metadata, found = parse(
             raw, self._size - data, self.where, partial(self._our_checksums, raw)
         )
@@ -282,7 +286,9 @@ class SafetensorsReader(StreamReader):
             # A third of the time of a slice, viewed and in shape.
             array: Array = np.ndarray(entry.shape, entry.dtype, whole, start)
             start += entry.stored
-            yield entry.name, as_bools(array if array.flags.aligned else array.copy())
+            if not array.flags.aligned:
+                array = array.copy()
+            yield entry.name, as_bools(array) if entry.dtype.kind == "b" else array
 
     def _read(self, entry: Entry) -> Array:
         if self._widens(entry):
