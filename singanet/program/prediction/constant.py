@@ -555,6 +555,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     writers, used = _writers(calls), {ref.token for ref in read}
     trial = _Trial(tape, max((tape.tokens[token].nbytes for token in writers), default=0))
     last = {token: number for number, call in enumerate(calls) for token in call.reads}
+    holders = tape.holders()
     complete: dict[int, list[int]] = {}
     for token in used & writers.keys():
         complete.setdefault(writers[token][-1], []).append(token)
@@ -570,7 +571,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
             tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
             if source is not None and source not in used and last[source] <= number:
                 # Others get its memory.
-                tape.release(source)
+                tape.release(source, holders.get(source, ()))
                 given[source].let_go()
     # Arrays that only those calls have read are dropped.
     tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}

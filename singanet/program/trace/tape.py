@@ -269,16 +269,23 @@ class Tape:
             found = self._stored[name] = self._entered(shape, dtype, None, token)
         return found
 
-    def release(self, number: int) -> None:
-        """Drop an array from outside, which no call reads any more, by the number of its memory."""
+    def holders(self) -> dict[int, list[tuple[dict[Any, Any], Any]]]:
+        """Return the entries that hold arrays from outside, by the number of their memory."""
+        found: dict[int, list[tuple[dict[Any, Any], Any]]] = {}
+        for key, (_, place) in self._placed.items():
+            found.setdefault(place.region.number, []).append((self._placed, key))
+        for arrays in (self._arrays, self.outside):
+            for ref in arrays:
+                found.setdefault(ref.token, []).append((arrays, ref))
+        return found
+
+    def release(self, number: int, holders: Iterable[tuple[dict[Any, Any], Any]]) -> None:
+        """Drop an array from outside, which no call reads any more, from its `holders`."""
         token = self.tokens[number]
         self._roots.pop(id(token.held), None)
         token.held, token.poison = None, "an array that was dropped"
-        for key in [k for k, (_, at) in self._placed.items() if at.region.number == number]:
-            del self._placed[key]
-        for arrays in (self._arrays, self.outside):
-            for ref in [ref for ref in arrays if ref.token == number]:
-                del arrays[ref]
+        for entries, key in holders:
+            del entries[key]
 
     def live_of(self, array: Any) -> Callable[[], Array]:
         """Return a function that returns ``array`` as it is at a replay."""
