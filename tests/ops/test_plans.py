@@ -268,9 +268,10 @@ def test_after_an_interrupt_large_arrays_come_from_the_heap_again(ops, flat):
         raise KeyboardInterrupt
 
     plan = ops.runtime().built(product, (8, 8, 8, False, False, False), 0)
-    place = plan.place._replace(execute=struck)
+    plan.place, plan.brief = plan.place._replace(execute=struck), False
     stages = [KernelStage(stage.primitive, {}) for stage in plan.recipe.stages]
-    calls = Calls(place, stages, 1, False, {}, packing=heap.LARGE)
+    plan.recipe = plan.recipe._replace(stages=stages, packing=heap.LARGE)
+    calls = Calls(plan, {})
     before = len(heap._inside)
     with pytest.raises(KeyboardInterrupt):
         do(calls.after(1) if flat else [calls])
