@@ -729,6 +729,12 @@ def _made_by_law(tape: CallWriter, func: Any, args: Any, kwargs: Any) -> Abstrac
         shape = args[0].shape
         (gone,) = normalized(axis, len(shape))
         return tape.new((*shape[:gone], *shape[gone + 1 :]), np.intp)
+    if func is np.take and len(args) == 2 and kwargs.keys() == {"axis"} and type(axis) is int:
+        # A trial's index may be beyond the axis.
+        shape = args[0].shape
+        (along,) = normalized(axis, len(shape))
+        taken = (*shape[:along], *np.shape(args[1]), *shape[along + 1 :])
+        return tape.new(taken, args[0].dtype)
     if func is np.clip and not kwargs and _is_array(args[0]):
         arrays = [value for value in args if _is_array(value)]
         few = [np.ones((1,) * v.ndim, v.dtype) if _is_array(v) else v for v in args]
