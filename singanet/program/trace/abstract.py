@@ -729,11 +729,14 @@ def _made_by_law(tape: CallWriter, func: Any, args: Any, kwargs: Any) -> Abstrac
         shape = args[0].shape
         (gone,) = normalized(axis, len(shape))
         return tape.new((*shape[:gone], *shape[gone + 1 :]), np.intp)
-    if func is np.take and len(args) == 2 and kwargs.keys() == {"axis"} and type(axis) is int:
+    if func is np.take and len(args) in (2, 3) and kwargs.keys() <= {"axis"} and _is_array(args[0]):
         # A trial's index may be beyond the axis.
-        shape = args[0].shape
-        (along,) = normalized(axis, len(shape))
-        taken = (*shape[:along], *np.shape(args[1]), *shape[along + 1 :])
+        shape, axis = args[0].shape, args[2] if len(args) == 3 else kwargs.get("axis")
+        along, end = 0, len(shape)
+        if axis is not None:
+            (along,) = normalized(axis, len(shape))
+            end = along + 1
+        taken = (*shape[:along], *np.shape(args[1]), *shape[end:])
         return tape.new(taken, args[0].dtype)
     if func is np.clip and not kwargs and _is_array(args[0]):
         arrays = [value for value in args if _is_array(value)]
