@@ -79,7 +79,8 @@ class Guard:
             names = _recorded_attributes(inner)
             # With a single name an attrgetter gives no tuple.
             get = attrgetter(*names, "__class__", "__class__")
-            self._parts[id(inner)] = inner, get, (values := get(inner))
+            values = get(inner)
+            self._parts[id(inner)] = inner, get, values
             for name, value in zip(names, values, strict=False):
                 if isinstance(value, (list, dict)) and name not in _BUILT:
                     self._contents(repr(name), inner, value)

@@ -164,7 +164,10 @@ _FIRST, _LAST = 2, 5
 
 
 class PythonShare:
-    """Runs the calls of a step and times them, until the share of Python steps is known."""
+    """Runs the calls of a step and times them, until the share of Python steps is known.
+
+    ``notes`` list these steps; without one there is nothing to time.
+    """
 
     def __init__(self, calls: Sequence[Call], notes: Sequence[str]) -> None:
         made = [call.function is not None for call in calls]
@@ -177,7 +180,7 @@ class PythonShare:
     @property
     def known(self) -> bool:
         """Whether no more replays are timed."""
-        return not self._notes or self._replays >= _LAST
+        return self._replays >= _LAST
 
     def run(self, calls: Iterable[Ready]) -> None:
         """Make the calls. Warns after the last replay that is timed."""
